@@ -1,0 +1,36 @@
+# Everything sets itself up: `make demo` and `make test` need Python 3.11 or 3.12 and make, nothing else.
+PYTHON ?= $(shell command -v python3.12 >/dev/null 2>&1 && python3.12 -c '' >/dev/null 2>&1 && echo python3.12 || echo python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test test-deep lint types bench clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $(READY)
+
+demo: setup
+	$(BIN)/python examples/demo.py
+
+test: setup
+	$(BIN)/python -m pytest -m "not deep and not cuda"
+
+test-deep: setup
+	$(BIN)/python -m pytest -m "not cuda"
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,38 @@
+"""The errors that a user sees. Each carries one clear line: what is wrong, where, and what to do about it.
+
+`cli` prints that line and exits with the class's `exit_code`; nothing else in the house calls `sys.exit`.
+"""
+
+
+class TapeproofError(Exception):
+    """A fault that the user can mend. The message is one line: file (and row), what was found, the remedy."""
+
+    exit_code = 2
+
+
+class BadInput(TapeproofError):
+    """A file, an option or a configuration that cannot be used."""
+
+
+class NotFound(TapeproofError):
+    """Something that was asked for by name does not exist; the message lists what does."""
+
+
+class StaleCache(TapeproofError):
+    """A cache or a store of another version: the message says found, expected and the command that rebuilds it."""
+
+
+class ForeignCheckpoint(TapeproofError):
+    """A checkpoint of another layout, with unknown or missing keys, or with damaged content."""
+
+
+class DamagedLog(TapeproofError):
+    """A run log that cannot be read as what it claims to be. Exit 1: it is a finding, not a usage fault."""
+
+    exit_code = 1
+
+
+class CheckFailed(TapeproofError):
+    """A proof that did not hold."""
+
+    exit_code = 1

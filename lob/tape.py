@@ -1,0 +1,75 @@
+"""The tape: one instrument's immutable columnar market data, and the decision schedule laid over it.
+
+Rows are *events*, in file order; both time columns are running maxima, so a search on them is a search in order. A price that is no whole
+number of ticks, a side without a price, a crossed, locked or untrusted book makes a row untradable; it never makes it disappear.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lob.instruments import Instrument
+
+
+@dataclass(frozen=True)
+class Tape:
+    """E events of L book levels. An undefined level holds 0 lots (its price is then meaningless and never read).
+
+    Bars become four one-level events each (open, low, high, close; `point` 0..3) whose bid and ask are the bar's price minus and plus the
+    slippage, with room for any size; their `ts_recv_ns` is the bar's end. For books `point` is -1.
+    """
+
+    instrument: Instrument
+    schema: str
+    ts_event_ns: np.ndarray  # int64[E], running maximum
+    ts_recv_ns: np.ndarray  # int64[E], running maximum
+    bid_ticks: np.ndarray  # int32[E, L], best first
+    ask_ticks: np.ndarray  # int32[E, L]
+    bid_lots: np.ndarray  # int32[E, L]
+    ask_lots: np.ndarray  # int32[E, L]
+    tradable: np.ndarray  # bool[E]: trusted (F_LAST), both sides defined, bid < ask, on the tick, inside a session
+    trade_side: np.ndarray  # int8[E]: aggressor of a trade row, +1 buy, -1 sell, 0 none; bars: 0
+    trade_lots: np.ndarray  # int64[E]: size printed by the row, 0 for book rows; bars: the bar's volume on its close event
+    point: np.ndarray  # int8[E]
+    source: np.ndarray  # int32[E]: index of the row's file in `sources`
+    row: np.ndarray  # int64[E]: the row's `row` in the market store
+    session: np.ndarray  # int32[E]: trade date yyyymmdd, -1 outside every session
+    sources: tuple[str, ...]  # SHA-256 of each file
+    barred: dict[str, int]  # why rows are untradable -> how many
+
+    @property
+    def events(self) -> int:
+        return len(self.ts_event_ns)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """D decisions and the drain, the same for every lane of a run: a function of tape, clock, latency and window alone.
+
+    Decision d observes every event up to `observed_event[d]` (received at or before it), and its order meets the book of `fill_event[d]`:
+    the one standing at arrival by `ts_event`, or the next tradable one. The next decision comes only after that fill has been received:
+    one order in flight per lane, and clock ticks that would come earlier are skipped and counted. Index D is the drain: the last tradable
+    event of the window that shows `max_lots` on both sides; nothing is decided there.
+    """
+
+    clock: str
+    latency_ns: int
+    ts_decided_ns: np.ndarray  # int64[D+1]; [D] is the drain's time
+    observed_event: np.ndarray  # int64[D+1]: last event received at or before the decision
+    ts_observed_ns: np.ndarray  # int64[D+1]: its receive time
+    mark_event: np.ndarray  # int64[D+1]: last tradable event at or before `observed_event`: the mark before d and after d-1
+    fill_event: np.ndarray  # int64[D+1]: where an order decided at d executes; [D] the drain event
+    ts_arrived_ns: np.ndarray  # int64[D+1]: decision + latency; [D] the drain's event time
+    ts_filled_ns: np.ndarray  # int64[D+1]: max(arrival, event time of fill_event)
+    low_held_mid2: np.ndarray  # int64[D]: least bid+ask over tradable events in (observed_event[d], observed_event[d+1]]; 2^62 if none
+    high_held_mid2: np.ndarray  # int64[D]: greatest; -2^62 if none
+    low_after_mid2: np.ndarray  # int64[D]: the same over (fill_event[d], observed_event[d+1]]
+    high_after_mid2: np.ndarray  # int64[D]
+    session: np.ndarray  # int32[D+1]
+    closes_session: np.ndarray  # bool[D]: the session of d is over before d+1
+    ticks_skipped: int
+    final_reason: int  # EndReason of the drain: WINDOW_END, STEP_LIMIT or TAPE_END
+
+    @property
+    def decisions(self) -> int:
+        return len(self.ts_decided_ns) - 1

@@ -1,0 +1,70 @@
+"""Exact conversions between what people write and the integers inside: micro-dollars, nanoseconds, parts per million."""
+
+import datetime as dt
+import re
+from decimal import Decimal, InvalidOperation
+
+from lob.errors import BadInput
+
+USD_MICROS = 1_000_000
+PPM = 1_000_000
+PRICE_SCALE = 1_000_000_000
+"""Store prices are integers in units of 1e-9 of the quote currency, as in DBN."""
+NS_PER_SECOND = 1_000_000_000
+UNDEFINED_PRICE = 2**63 - 1
+UNDEFINED_TIMESTAMP = 2**64 - 1
+
+_DURATION = re.compile(r"(\d+)(ns|us|ms|s|m|h|d)")
+_DURATION_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
+_ISO = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?\s*(Z|[+-]\d\d:?\d\d)?")
+
+
+def usd_to_micros(text: str | int | Decimal) -> int:
+    """Micro-dollars of a decimal dollar amount. Raises BadInput when it is no number or finer than a micro-dollar."""
+    try:
+        micros = Decimal(text) * USD_MICROS
+        whole = int(micros)
+    except (InvalidOperation, ValueError, OverflowError, TypeError):
+        raise BadInput(f"{text!r} is not a dollar amount: write it like 250000 or 2.25") from None
+    if whole != micros:
+        raise BadInput(f"{text!r} is finer than a micro-dollar: use at most six decimals")
+    return whole
+
+
+def format_usd(micros: int) -> str:
+    """`$-4,457,625.18`: exact, two decimals when that is exact and six otherwise."""
+    sign, magnitude = ("-" if micros < 0 else ""), abs(int(micros))
+    dollars, rest = divmod(magnitude, USD_MICROS)
+    decimals = f"{rest:06d}" if rest % 10_000 else f"{rest // 10_000:02d}"
+    return f"${sign}{dollars:,}.{decimals}"
+
+
+def parse_duration_ns(text: str) -> int:
+    """Nanoseconds of `1ms`, `30s`, `5m`, … Raises BadInput."""
+    match = _DURATION.fullmatch(text.strip())
+    if not match:
+        raise BadInput(f"{text!r} is not a duration: write a whole number and one of ns us ms s m h d, like 1ms")
+    return int(match[1]) * _DURATION_NS[match[2]]
+
+
+def parse_time_ns(text: str) -> tuple[int, bool]:
+    """(UTC nanoseconds since 1970, whether the text named a zone). Without a zone the text is read as UTC. Raises BadInput."""
+    match = _ISO.fullmatch(text.strip())
+    if not match:
+        raise BadInput(f"{text!r} is not a time: write it like 2023-12-25, 2023-12-25T23:00 or 2023-12-25T18:00:00-05:00")
+    day, minute, second, fraction, zone = match.groups()
+    try:
+        base = dt.datetime.fromisoformat(f"{day}T{minute or '00:00'}:{second or '00'}+00:00")
+        offset = dt.datetime.fromisoformat(f"2000-01-01T00:00:00{'+00:00' if zone in (None, 'Z') else zone}").utcoffset()
+    except ValueError as error:
+        raise BadInput(f"{text!r} is not a time: {error}") from None
+    assert offset is not None
+    seconds = (base - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(seconds=1) - offset // dt.timedelta(seconds=1)
+    return seconds * NS_PER_SECOND + int((fraction or "").ljust(9, "0") or 0), zone is not None
+
+
+def format_time_ns(ns: int) -> str:
+    """`2023-12-25T23:00:00.000000000Z`, every digit kept."""
+    seconds, rest = divmod(int(ns), NS_PER_SECOND)
+    stamp = dt.datetime(1970, 1, 1) + dt.timedelta(seconds=seconds)
+    return f"{stamp:%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
