@@ -4,7 +4,7 @@ Rows are *events*, in file order; both time columns are running maxima, so a sea
 number of ticks, a side without a price, a crossed, locked or untrusted book makes a row untradable; it never makes it disappear.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -27,6 +27,7 @@ class Tape:
     ask_ticks: np.ndarray  # int32[E, L]
     bid_lots: np.ndarray  # int32[E, L]
     ask_lots: np.ndarray  # int32[E, L]
+    trusted: np.ndarray  # bool[E]: ends an event (F_LAST) or clears the book: the standing book is the last trusted row
     tradable: np.ndarray  # bool[E]: trusted (F_LAST), both sides defined, bid < ask, on the tick, inside a session
     trade_side: np.ndarray  # int8[E]: aggressor of a trade row, +1 buy, -1 sell, 0 none; bars: 0
     trade_lots: np.ndarray  # int64[E]: size printed by the row, 0 for book rows; bars: the bar's volume on its close event
@@ -35,7 +36,12 @@ class Tape:
     row: np.ndarray  # int64[E]: the row's `row` in the market store
     session: np.ndarray  # int32[E]: trade date yyyymmdd, -1 outside every session
     sources: tuple[str, ...]  # SHA-256 of each file
-    barred: dict[str, int]  # why rows are untradable -> how many
+    session_dates: np.ndarray  # int32[S]: the sessions that the tape may touch: trade date,
+    session_open_ns: np.ndarray  # int64[S]: first nanosecond,
+    session_close_ns: np.ndarray  # int64[S]: and the first one after it; ascending, disjoint
+    barred: dict[str, int]  # why rows are untradable -> how many (each row counts once, under the first reason that holds)
+    noted: dict[str, int] = field(default_factory=dict)  # what was seen and does not bar a row -> how many
+    notes: tuple[str, ...] = ()  # one line per fault that a person should read: what, how many, the first row
 
     @property
     def events(self) -> int:
