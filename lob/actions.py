@@ -1,6 +1,6 @@
 """The vocabulary of a step: actions, gates' outcomes, orders, fills, ends. Codes are what the log stores; names are what SQL shows.
 
-An action is `direction*27 + magnitude*9 + order*3 + urgency`, 0..107 (77 = long, full, market, aggressive).
+An action is `direction*27 + magnitude*9 + order*3 + urgency`, 0..107 (72 = long, full, market, normal; 77 = long, full, join, aggressive).
 """
 
 from enum import IntEnum
