@@ -1,0 +1,108 @@
+"""Reads a user's instruments file: TOML that adds instruments to the registry or changes the terms of those in it.
+
+[ES]                    # known: only what is stated changes
+fee_usd = 1.95
+
+[AAPL]                  # new: all terms, or those of another one and what differs
+like = "EQUITY"
+margin_usd = 95
+
+["ZW"]
+tick = "1/4"            # a number or a quoted fraction; never a rounded binary one
+multiplier = 50
+fee_usd = 2.40
+margin_usd = 2200
+calendar = "cme_globex"
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from lob.errors import BadInput, NotFound
+from lob.instruments import REGISTRY, Instrument
+from lob.units import usd_to_micros
+
+_TERMS = ("tick", "multiplier", "fee_usd", "margin_usd", "calendar")
+_KEYS = (*_TERMS, "currency", "like")
+
+
+def read_instruments(path: str | Path, registry: Mapping[str, Instrument] = REGISTRY) -> dict[str, Instrument]:
+    """The registry with the file's entries added or laid over it. Raises NotFound or BadInput with file, entry, key and remedy."""
+    try:
+        # Decimal keeps 0.1 exactly one tenth; a binary float would not.
+        tables = tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"), parse_float=Decimal)
+    except FileNotFoundError:
+        raise NotFound(f"{path}: no such instruments file") from None
+    except OSError as error:
+        raise BadInput(f"{path}: the instruments file cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not UTF-8 at byte {error.start}: save the instruments file as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{path}: not valid TOML: {error}") from None
+    merged = dict(registry)
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise BadInput(f"{path}: {name!r} stands outside a table: put it under the name of its instrument, like [{name}] or [ES]")
+        merged[name] = _instrument(f"{path}: [{name}]", name, table, merged)
+    return merged
+
+
+def _instrument(where: str, name: str, table: dict[str, Any], registry: Mapping[str, Instrument]) -> Instrument:
+    unknown = [key for key in table if key not in _KEYS]
+    if unknown:
+        raise BadInput(f"{where}: unknown key {unknown[0]!r}: use {', '.join(_KEYS)}")
+    like = table.get("like", name)
+    if "like" in table and (not isinstance(like, str) or like not in registry):
+        raise BadInput(f"{where}: like = {like!r} names no instrument known so far: use one of {' '.join(sorted(registry))}")
+    base = registry.get(like)
+    missing = [key for key in _TERMS if key not in table]
+    if base is None and missing:
+        raise BadInput(f'{where}: a new instrument needs {", ".join(missing)} too (or like = "ES" to take the rest from another one)')
+    terms: dict[str, Any] = {"root": name}
+    for key, field, parse in (
+        ("tick", "tick", _fraction),
+        ("multiplier", "multiplier", _fraction),
+        ("fee_usd", "fee_usd_micros", _micros),
+        ("margin_usd", "margin_usd_micros", _micros),
+        ("calendar", "calendar", _text),
+        ("currency", "currency", _text),
+    ):
+        if key in table:
+            terms[field] = parse(f"{where}: {key} = {_shown(table[key])}", table[key])
+    try:
+        return replace(base, **terms) if base else Instrument(**terms)
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from None
+
+
+def _shown(value: Any) -> str:
+    return str(value) if isinstance(value, Decimal) else repr(value)
+
+
+def _fraction(where: str, value: Any) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
+        raise BadInput(f'{where} is no number: write it like 0.25 or "1/64"')
+    try:
+        return Fraction(value)
+    except (ValueError, ZeroDivisionError, OverflowError):
+        raise BadInput(f'{where} is no number: write it like 0.25 or "1/64"') from None
+
+
+def _micros(where: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
+        raise BadInput(f"{where} is no dollar amount: write it like 2.25")
+    try:
+        return usd_to_micros(value)
+    except BadInput:
+        raise BadInput(f"{where} is no dollar amount of at most six decimals: write it like 2.25") from None
+
+
+def _text(where: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise BadInput(f"{where} is no text: put it in quotes")
+    return value
