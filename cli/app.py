@@ -1,0 +1,73 @@
+"""The command line's root: the commands, and how an error becomes one line and an exit code.
+
+A command parses, calls a use case of `sim/`, prints. Heavy packages are imported inside the command that needs them.
+
+Exit codes: 0 done, 1 falsified or a failed check, 2 usage or unusable input, 70 a fault of ours (with its traceback), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from cli import doctor, policy
+from cli.output import say
+from lob.errors import TapeproofError
+
+INTERRUPTED, BROKEN_PIPE = 130, 141
+
+
+class House(TyperGroup):
+    """The command group that turns our errors into one line on stderr and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TapeproofError as error:
+            say(f"error: {error}")
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt as interrupt:
+            say(f"interrupted{f': {interrupt}' if str(interrupt) else ''}")
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            # Whoever read our output has enough of it; what is still buffered must not raise again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(BROKEN_PIPE) from None
+
+
+app = typer.Typer(
+    cls=House,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from sim.house import version
+
+        print(version())
+        raise typer.Exit(0)
+
+
+@app.callback()
+def house(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Replay any market range against any policy, and prove every dollar of the result from the log.
+
+    \b
+    Exit codes: 0 done, 1 falsified or a failed check, 2 usage or unusable input,
+    70 a fault of ours, 130 interrupted. Every command has --help and --json.
+    """
+
+
+for module in (policy, doctor):
+    module.register(app)

@@ -1,0 +1,32 @@
+"""The console script `sim`. It checks that the house stands together before it imports the rest of it."""
+
+import sys
+import traceback
+
+FAULT = 70
+"""Exit code of a fault of ours (`EX_SOFTWARE` of sysexits.h)."""
+
+
+def main() -> None:
+    """Run the command line; refuses to start when the six packages do not come from one folder."""
+    try:
+        from sim.house import split_rooms
+
+        fault = split_rooms()
+    except ImportError as error:
+        fault = f"{error}: another package named sim stands before ours on the import path; take it off PYTHONPATH"
+    if fault:
+        print(f"error: {fault}", file=sys.stderr)
+        sys.exit(2)
+    from cli.app import app
+
+    try:
+        app(prog_name="sim")
+    except Exception:
+        traceback.print_exc()
+        print("error: this is a fault of ours, not of your input; please report it with the lines above", file=sys.stderr)
+        sys.exit(FAULT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""How every command speaks: the result on stdout (text, or one JSON document), everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
+
+Progress = Callable[[int, int], None]
+"""What a use case calls as it goes: (done, total), in whatever unit it counts."""
+
+BAR_AFTER_S = 1.0
+
+
+def say(line: str) -> None:
+    """A message to the person, on stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def emit(document: Any, text: str, as_json: bool) -> None:
+    """The command's result. JSON is strict: a NaN or an Infinity in it is a fault of ours and raises ValueError."""
+    print(json.dumps(document, allow_nan=False, ensure_ascii=False, indent=2) if as_json else text)
+
+
+def columns(rows: Sequence[tuple[str, ...]], indent: str = "") -> str:
+    """Rows of cells as aligned text; the cells of a column are padded to its widest."""
+    if not rows:
+        return ""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join(indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Progress]:
+    """A bar on stderr, once the work has taken more than a second on a terminal; silent where stderr is none."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    begun, bar, task = time.monotonic(), None, None
+
+    def update(done: int, total: int) -> None:
+        nonlocal bar, task
+        if bar is None:
+            if time.monotonic() - begun < BAR_AFTER_S:
+                return
+            bar = _bar()
+            bar.start()
+            task = bar.add_task(label, total=total)
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield update
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _bar() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    shown = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*shown, console=Console(stderr=True), transient=True)
