@@ -1,0 +1,63 @@
+"""The log tables that the use cases write: `events`, and, outside every hash, `timing` and `attempts`. This file declares them."""
+
+from lob.actions import Phase, names
+from lob.tables import LEVELS, Column, Table
+
+_PHASE = Column("phase", "int8", "code", "train, eval or replay", names(Phase))
+_STEP = Column("step", "int32", "1", "decision of the phase, counted from 0")
+
+SEVERITY = {0: "info", 1: "warning", 2: "anomaly"}
+
+EVENTS = Table(
+    "events",
+    (
+        _PHASE,
+        _STEP,
+        Column("seq", "int32", "1", "count within the step"),
+        Column("lane", "int32", "1", "lane that it concerns; null: the whole run", nullable=True),
+        Column("severity", "int8", "code", "how grave it is", SEVERITY),
+        Column("kind", "str", "1", "what happened, one lower-case word or dotted name, like checkpoint.saved"),
+        Column("message", "str", "1", "the same in a sentence, without wall-clock, host or path"),
+        Column("value", "float64", "1", "the number that it is about; null: none", nullable=True),
+    ),
+    key=("phase", "step", "seq"),
+    levels=LEVELS,
+    doc="one row per event in a run's life: warnings, anomalies, checkpoints, controller triggers, resets",
+)
+
+TIMING = Table(
+    "timing",
+    (
+        _PHASE,
+        _STEP,
+        Column("wall_ns", "int64", "ns", "wall-clock at the end of the step, UTC nanoseconds since 1970"),
+        Column("elapsed_ns", "int64", "ns", "time that the step took"),
+        Column("observe_ns", "int64", "ns", "of it, assembling observations"),
+        Column("policy_ns", "int64", "ns", "of it, the policy"),
+        Column("physics_ns", "int64", "ns", "of it, gates, execution and marks"),
+        Column("log_ns", "int64", "ns", "of it, the log, waiting included"),
+        Column("waited_ns", "int64", "ns", "how long the run has waited for the log's disk so far"),
+    ),
+    key=("phase", "step"),
+    levels=LEVELS,
+    doc="one row per step: wall-clock, outside every hash",
+    hashed=False,
+)
+
+ATTEMPTS = Table(
+    "attempts",
+    (
+        Column("attempt", "int32", "1", "starts of the run, counted from 0"),
+        Column("started_ns", "int64", "ns", "wall-clock of the start, UTC nanoseconds since 1970"),
+        Column("host", "str", "1", "machine name"),
+        Column("process", "int64", "1", "process id"),
+        Column("threads", "int32", "1", "threads that it may use"),
+        Column("python", "str", "1", "Python version"),
+        Column("command", "str", "1", "command line"),
+        Column("folder", "str", "1", "working folder"),
+    ),
+    key=("attempt",),
+    levels=LEVELS,
+    doc="one row per start of the run: host, threads, paths, outside every hash",
+    hashed=False,
+)

@@ -1,0 +1,139 @@
+"""Rows of one table between two flushes: a growing array per column, checked as they come in."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lob.errors import CheckFailed
+from lob.tables import Table
+from store.segments import arrow_schema
+
+_START_ROWS = 4096
+
+
+class RowBuffer:
+    """`rows` appended rows, of which the first `ended` belong to ended steps and may be committed."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.rows = 0
+        self.ended = 0
+        self._schema = arrow_schema(table)
+        self._names = frozenset(table.names)
+        self._capacity = _START_ROWS
+        self._numbers = [(c.name, np.dtype(c.dtype), c.dtype.startswith("float"), c.nullable) for c in table.columns if c.dtype != "str"]
+        self._texts = [(c.name, c.nullable) for c in table.columns if c.dtype == "str"]
+        self._values = {name: np.empty(self._capacity, dtype) for name, dtype, _, _ in self._numbers}
+        self._nulls = {c.name: np.zeros(self._capacity, bool) for c in table.columns if c.nullable and c.dtype != "str"}
+        self._strings: dict[str, list[str | None]] = {name: [] for name, _ in self._texts}
+
+    def append(self, columns: Mapping[str, Any], lanes: int | None) -> None:
+        """Check and copy rows in.
+
+        `lanes`: keep only rows of lanes below it. Raises ValueError and CheckFailed; the buffer is then as before.
+        """
+        if columns.keys() != self._names:
+            missing, unknown = sorted(self._names - columns.keys()), sorted(columns.keys() - self._names)
+            raise ValueError(f"table {self.table.name}: columns missing {missing}, not declared {unknown}")
+        count = len(columns[self.table.columns[0].name])
+        self._check(columns, count)
+        if lanes is not None:
+            kept = np.flatnonzero(columns["lane"] < lanes)
+            if len(kept) < count:
+                columns = {
+                    name: values[kept] if isinstance(values, np.ndarray) else [values[i] for i in kept] for name, values in columns.items()
+                }
+                count = len(kept)
+        start, stop = self.rows, self.rows + count
+        if stop > self._capacity:
+            self._grow(stop)
+        for name, _, _, nullable in self._numbers:
+            values = columns[name]
+            if nullable:
+                nulls = np.ma.getmaskarray(values)
+                self._nulls[name][start:stop] = nulls
+                values = np.where(nulls, 0, np.ma.getdata(values))
+            self._values[name][start:stop] = values
+        for name, _ in self._texts:
+            self._strings[name].extend(None if value is np.ma.masked else value for value in columns[name])
+        self.rows = stop
+
+    def _check(self, columns: Mapping[str, Any], count: int) -> None:
+        for name, dtype, is_float, nullable in self._numbers:
+            values = columns[name]
+            if type(values) is not np.ndarray and not isinstance(values, np.ma.MaskedArray):
+                raise ValueError(f"table {self.table.name}, column {name}: {type(values).__name__} given, a {dtype} array is declared")
+            if values.dtype != dtype or values.shape != (count,):
+                raise ValueError(
+                    f"table {self.table.name}, column {name}: {values.dtype}{list(values.shape)} given, {dtype}[{count}] is declared"
+                )
+            if not nullable and type(values) is not np.ndarray and np.ma.is_masked(values):
+                self._refuse(columns, name, int(np.flatnonzero(np.ma.getmaskarray(values))[0]), "null in a column that is not nullable")
+            if is_float and not (finite := np.isfinite(np.ma.filled(values, 0))).all():
+                row = int(np.flatnonzero(~finite)[0])
+                self._refuse(columns, name, row, f"value {values[row]}: log an undefined number as null, with a reason beside it")
+        for name, nullable in self._texts:
+            texts = columns[name]
+            if len(texts) != count:
+                raise ValueError(f"table {self.table.name}, column {name}: {len(texts)} strings given for {count} rows")
+            for row, text in enumerate(texts):
+                if not isinstance(text, str) and not (nullable and text is np.ma.masked):
+                    raise ValueError(f"table {self.table.name}, column {name}, row {row}: {text!r} is no string")
+
+    def _refuse(self, columns: Mapping[str, Any], name: str, row: int, found: str) -> None:
+        place = ", ".join(f"{key} {columns[key][row]}" for key in self.table.key)
+        raise CheckFailed(f"table {self.table.name}, column {name}, row {row} ({place}): {found}")
+
+    def _grow(self, rows: int) -> None:
+        while self._capacity < rows:
+            self._capacity *= 2
+        for held in (self._values, self._nulls):
+            for name, old in held.items():
+                held[name] = np.zeros(self._capacity, old.dtype)
+                held[name][: self.rows] = old[: self.rows]
+
+    def end_rows(self, last_step: int | None) -> None:
+        """
+        Every row appended so far belongs to ended steps; with `last_step`, only rows whose `step` is not after it, which move to the
+        front.
+        """
+        if last_step is None or "step" not in self._names:
+            self.ended = self.rows
+            return
+        later = self._values["step"][self.ended : self.rows] > last_step
+        order = np.argsort(later, kind="stable")
+        if not (order[1:] > order[:-1]).all():
+            for held in (self._values, self._nulls):
+                for values in held.values():
+                    values[self.ended : self.rows] = values[self.ended : self.rows][order]
+            for texts in self._strings.values():
+                texts[self.ended :] = [texts[self.ended + i] for i in order]
+        self.ended = self.rows - int(np.count_nonzero(later))
+
+    def batch(self) -> pa.RecordBatch:
+        """The ended rows as an Arrow batch over the buffers themselves: use it before the next append."""
+        count = self.ended
+        arrays = []
+        for field in self._schema:
+            if field.name in self._strings:
+                arrays.append(pa.array(self._strings[field.name][:count], pa.string()))
+                continue
+            validity = None
+            nulls = self._nulls.get(field.name)
+            if nulls is not None and nulls[:count].any():
+                validity = pa.py_buffer(np.packbits(~nulls[:count], bitorder="little"))
+            arrays.append(pa.Array.from_buffers(field.type, count, [validity, pa.py_buffer(self._values[field.name][:count])]))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def drop_ended(self) -> None:
+        """Forget the ended rows; the others move to the front."""
+        rest = self.rows - self.ended
+        if rest:
+            for held in (self._values, self._nulls):
+                for values in held.values():
+                    values[:rest] = values[self.ended : self.rows].copy()
+        for texts in self._strings.values():
+            del texts[: self.ended]
+        self.rows, self.ended = rest, 0

@@ -1,0 +1,189 @@
+"""The journal: what a living run has logged and not yet sealed. `journal/<k>/` holds the rows of segment k-to-be.
+
+Each table is an Arrow IPC stream, `<table>.arrows`. A flush appends to all of them and then one record to `commits`, a text line
+
+    <crc32 of the JSON, 8 hex digits> {"steps": …, "step": …, "tables": {"<table>": [<byte length>, <crc32 of the bytes added>]}}
+
+`steps` counts the run's steps up to and with this commit, `step` is the number of the last of them. A stream cut at a batch's border reads
+as a clean end and a flipped bit goes unnoticed, so the streams prove nothing: readers cut every table back to the last valid commit.
+A commit survives `kill -9`; power loss may take what was not yet sealed.
+"""
+
+import json
+import mmap
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lob.tables import Table
+from store.manifest import canonical_json
+from store.segments import arrow_schema
+
+JOURNAL = "journal"
+COMMITS = "commits"
+
+
+class _Stream:
+    """A table's stream as a file object: counts and checksums what passes through."""
+
+    closed = False
+
+    def __init__(self, path: Path) -> None:
+        self.handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+        self.length = 0
+        self.checksum = 0
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.checksum = zlib.crc32(view, self.checksum)
+        self.length += len(view)
+        rest = view
+        while len(rest):
+            rest = rest[os.write(self.handle, rest) :]
+        return len(view)
+
+    def flush(self) -> None:
+        pass
+
+
+class Journal:
+    """The writer of one segment's journal. Not safe for several threads."""
+
+    def __init__(self, run_dir: Path, k: int, tables: Mapping[str, Table]) -> None:
+        self.folder = Path(run_dir) / JOURNAL / f"{k:08d}"
+        self.folder.mkdir(parents=True)
+        self._schemas = {name: arrow_schema(table) for name, table in tables.items()}
+        self._streams: dict[str, _Stream] = {}
+        self._writers: dict[str, Any] = {}
+        self._commits = os.open(self.folder / COMMITS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+
+    def commit(self, batches: Mapping[str, pa.RecordBatch], steps: int, step: int) -> None:
+        """Append the batches, then the commit record that makes them count. Raises OSError; what was committed before stays committed."""
+        for name, batch in batches.items():
+            if name not in self._streams:
+                self._streams[name] = _Stream(self.folder / f"{name}.arrows")
+                self._writers[name] = pa.ipc.new_stream(self._streams[name], self._schemas[name])
+            self._writers[name].write_batch(batch)
+        lengths = {}
+        for name, stream in sorted(self._streams.items()):
+            lengths[name] = [stream.length, stream.checksum]
+            stream.checksum = 0
+        record = canonical_json({"steps": steps, "step": step, "tables": lengths})
+        line = b"%08x %s\n" % (zlib.crc32(record), record)
+        while line:
+            line = line[os.write(self._commits, line) :]
+
+    def close(self) -> None:
+        """Close the files. The streams get no end mark: the commits say where they end."""
+        self._writers.clear()
+        for stream in self._streams.values():
+            stream.closed = True
+            os.close(stream.handle)
+        self._streams.clear()
+        os.close(self._commits)
+
+
+@dataclass(frozen=True)
+class JournalPart:
+    """What one journal folder proves: its rows up to the last valid commit, and why it ends there."""
+
+    k: int
+    folder: Path
+    steps: int
+    """The run's steps up to the last valid commit; -1: none is valid."""
+    step: int
+    tables: dict[str, pa.Table]
+    tail: str
+    """What stands after the last valid commit, in words; empty when nothing does."""
+    damage: tuple[tuple[str | None, int, str], ...]
+    """(table or None for `commits`, byte, message) of bytes that were committed and no longer read back."""
+
+
+def journal_folders(run_dir: Path) -> dict[int, Path]:
+    """{k: folder} of the journals that lie there, in order of k."""
+    root = Path(run_dir) / JOURNAL
+    names = sorted(entry.name for entry in root.iterdir() if entry.name.isdigit()) if root.is_dir() else []
+    return {int(name): root / name for name in names}
+
+
+def _parse_commit(line: bytes) -> dict[str, Any] | None:
+    checksum, _, record = line.partition(b" ")
+    try:
+        if int(checksum, 16) != zlib.crc32(record):
+            return None
+        return json.loads(record)
+    except ValueError:
+        return None
+
+
+def _map(path: Path) -> memoryview:
+    """The file's bytes, mapped: they stay readable when the journal is dropped meanwhile. An absent file has none."""
+    try:
+        with open(path, "rb") as handle:
+            if os.fstat(handle.fileno()).st_size == 0:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ))
+    except FileNotFoundError:
+        return memoryview(b"")
+
+
+def read_journal(folder: Path, tables: Mapping[str, Table], check: bool = True) -> JournalPart:
+    """The committed rows of one journal folder, cut back to its last valid commit; nothing is modified.
+
+    `check=False` skips the payload's checksums: for the writer, which wrote them a moment ago. Raises FileNotFoundError when the folder
+    has gone.
+    """
+    text = (folder / COMMITS).read_bytes()
+    lines = text.split(b"\n")
+    torn = lines.pop()
+    content = {name: _map(folder / f"{name}.arrows") for name in tables}
+    ends = dict.fromkeys(tables, 0)
+    steps = step = -1
+    damage: list[tuple[str | None, int, str]] = []
+    read = 0
+    for number, line in enumerate(lines, 1):
+        record = _parse_commit(line)
+        if record is None:
+            damage.append((None, read, f"commit {number} of {len(lines)} does not match its own checksum"))
+            break
+        damage += _payload_damage(record["tables"], content, ends, number, check)
+        if damage:
+            break
+        ends |= {name: length for name, (length, _) in record["tables"].items()}
+        steps, step = record["steps"], record["step"]
+        read += len(line) + 1
+    tail = []
+    if torn:
+        tail.append(f"a commit record cut short after {len(torn)} bytes")
+    if not damage:
+        tail += [f"{len(content[name]) - end} uncommitted bytes of {name}" for name, end in ends.items() if len(content[name]) > end]
+    rows = {name: _read_stream(content[name][: ends[name]], table) for name, table in tables.items() if ends[name]}
+    return JournalPart(int(folder.name), folder, steps, step, rows, ", ".join(tail), tuple(damage))
+
+
+def _payload_damage(
+    lengths: Mapping[str, Any], content: Mapping[str, memoryview], ends: Mapping[str, int], number: int, check: bool
+) -> list[tuple[str | None, int, str]]:
+    damage: list[tuple[str | None, int, str]] = []
+    for name, (length, checksum) in lengths.items():
+        held = content.get(name, memoryview(b""))
+        if len(held) < length:
+            damage.append((name, len(held), f"commit {number} counts {length} bytes, but the stream has {len(held)}"))
+        elif check and zlib.crc32(held[ends[name] : length]) != checksum:
+            damage.append(
+                (name, ends[name], f"bytes {ends[name]} to {length - 1}, which commit {number} covers, do not match its checksum")
+            )
+    return damage
+
+
+def _read_stream(content: memoryview, table: Table) -> pa.Table:
+    schema = arrow_schema(table)
+    rows = pa.ipc.open_stream(pa.py_buffer(content)).read_all()
+    if not rows.schema.equals(schema):
+        raise ValueError(f"the journal of {table.name} holds {rows.schema}, declared is {schema}")
+    return rows
