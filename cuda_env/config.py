@@ -1,0 +1,73 @@
+"""What an account is: capital, size limit, costs, stops. Every value is logged in the manifest and read by physics from one vector."""
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from lob.errors import BadInput
+from lob.instruments import Instrument
+from lob.units import USD_MICROS
+
+MAX_LOTS_LIMIT = 1_000_000
+"""`max_lots` at most: with it, every product of two gate inputs in ppm and a size stays below 2^63."""
+
+MONEY_LIMIT_USD_MICROS = 2**61
+"""No account may hold more than this (2.3 trillion dollars): sums of two such amounts stay below 2^63."""
+
+
+class EnvConfig(BaseModel):
+    """One account's terms. `None` means: from the instrument (fee, margin) or half of the capital (floor)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    capital_usd_micros: int = Field(100_000 * USD_MICROS, gt=0, le=MONEY_LIMIT_USD_MICROS)
+    """Cash at the start of an account. The default carries four ES lots at their margin and a loss of half."""
+
+    max_lots: int = Field(4, gt=0, le=MAX_LOTS_LIMIT)
+    """Size of a full position. Four lots is the least at which quarter, half and full differ."""
+
+    fee_usd_micros: int | None = Field(None, ge=0, le=MONEY_LIMIT_USD_MICROS // MAX_LOTS_LIMIT)
+    """Fee per lot and side."""
+
+    margin_usd_micros: int | None = Field(None, gt=0)
+    """Margin per lot, for the margin cap."""
+
+    floor_usd_micros: int | None = Field(None, ge=-MONEY_LIMIT_USD_MICROS, le=MONEY_LIMIT_USD_MICROS)
+    """Equity at or below which the account is closed and stays closed."""
+
+    trail_ticks: int = Field(40, ge=0, le=2**30)
+    """Distance of the trailing stop from the best mark; 0: none. 40 ticks are ten ES points, several times an ordinary minute's range."""
+
+    plan_lock_steps: int = Field(0, ge=0, le=2**30)
+    """Decisions for which a new position keeps its direction; 0: none, since a lock hides what a policy would have done."""
+
+    reward_scale_usd_micros: int = Field(1_000 * USD_MICROS, gt=0)
+    """`reward_scaled` is `reward_shaped` over this: a thousand dollars, the size of a good or bad hour of one ES lot, becomes 1."""
+
+    @model_validator(mode="after")
+    def _floor_below_capital(self) -> "EnvConfig":
+        if self.floor_usd_micros is not None and self.floor_usd_micros >= self.capital_usd_micros:
+            raise ValueError(f"floor_usd_micros {self.floor_usd_micros} must be below capital_usd_micros {self.capital_usd_micros}")
+        return self
+
+    def resolved(self, instrument: Instrument) -> "EnvConfig":
+        """The same terms with nothing left open: fee and margin from the instrument, the floor from the capital."""
+        values = self.model_dump()
+        if values["fee_usd_micros"] is None:
+            values["fee_usd_micros"] = instrument.fee_usd_micros
+        if values["margin_usd_micros"] is None:
+            values["margin_usd_micros"] = instrument.margin_usd_micros
+        if values["floor_usd_micros"] is None:
+            values["floor_usd_micros"] = self.capital_usd_micros // 2
+        return EnvConfig(**values)
+
+
+def check_magnitudes(config: EnvConfig, tick_value_usd_micros: int, low_mid2: int, high_mid2: int) -> None:
+    """Refuse a size that could outgrow int64 on this tape: `max_lots` over the tape's whole range of mids, in micro-dollars.
+
+    Raises BadInput.
+    """
+    worst = config.max_lots * (high_mid2 - low_mid2) * tick_value_usd_micros // 2
+    if worst > MONEY_LIMIT_USD_MICROS:
+        raise BadInput(
+            f"max_lots {config.max_lots}: the tape's range of {(high_mid2 - low_mid2) // 2} ticks at that size exceeds"
+            f" {MONEY_LIMIT_USD_MICROS // USD_MICROS} dollars; use fewer lots"
+        )

@@ -1,0 +1,176 @@
+"""Laws of a run's configuration: everything that a run depends on is in its hash, nothing else is, and a fault is one line."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from lob.errors import BadInput
+from lob.instruments import resolve
+from sim.config import RunConfig, config_hash, hashed_document, run_config
+
+REPO = Path(__file__).resolve().parent.parent
+HOUR = 3600 * 10**9
+TAPE = {"market_schema": "mbp-10", "clock": "1s", "start_ns": 10 * HOUR, "end_ns": 11 * HOUR}
+
+
+def config(tape=None, env=None, instrument=None, **rest) -> RunConfig:
+    return run_config("ESH4", instrument or resolve("ESH4"), TAPE | (tape or {}), env or {}, **{"policy": "random"} | rest)
+
+
+def hash_of(made: RunConfig, identity: dict | None = None) -> str:
+    return config_hash(hashed_document(made, identity or {"name": made.policy}))
+
+
+def test_nothing_is_left_open():
+    env = config().env
+    assert env.fee_usd_micros == 2_250_000
+    assert env.margin_usd_micros == 17_900_000_000
+    assert env.floor_usd_micros == env.capital_usd_micros // 2
+    assert config(env={"fee_usd_micros": 0}).env.fee_usd_micros == 0
+
+
+OTHERS = [
+    {"tape": {"clock": "2s"}},
+    {"tape": {"market_schema": "mbp-1"}},
+    {"tape": {"start_ns": 10 * HOUR + 1}},
+    {"tape": {"end_ns": 11 * HOUR + 1}},
+    {"tape": {"latency_ns": 1}},
+    {"tape": {"slippage_ticks": 2}},
+    {"tape": {"step_limit": 10}},
+    {"tape": {"fit_start_ns": 1, "fit_end_ns": HOUR}},
+    {"env": {"capital_usd_micros": 1_000_000}},
+    {"env": {"max_lots": 5}},
+    {"env": {"fee_usd_micros": 1}},
+    {"env": {"margin_usd_micros": 1}},
+    {"env": {"floor_usd_micros": 1}},
+    {"env": {"trail_ticks": 1}},
+    {"env": {"plan_lock_steps": 1}},
+    {"env": {"reward_scale_usd_micros": 1}},
+    {"instrument": replace(resolve("ES"), multiplier=Fraction(1))},
+    {"instrument": replace(resolve("ES"), tick=Fraction(1, 2))},
+    {"instrument": replace(resolve("ES"), calendar="always")},
+    {"log": {"level": "fills"}},
+    {"log": {"segment_steps": 5}},
+    {"seed": 1},
+    {"lanes": 2},
+    {"phase": "eval"},
+    {"policy": "long"},
+]
+
+
+def build(change: dict) -> RunConfig:
+    from sim.config import LogConfig
+
+    return config(**{key: LogConfig(**value) if key == "log" else value for key, value in change.items()})
+
+
+def test_every_value_that_a_run_depends_on_changes_its_hash():
+    hashes = [hash_of(config()), *(hash_of(build(change)) for change in OTHERS)]
+    assert len(set(hashes)) == len(hashes)
+
+
+def leaves(model: type[BaseModel], prefix: str = "") -> set[str]:
+    found = set()
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        nested = isinstance(inner, type) and issubclass(inner, BaseModel)
+        found |= leaves(inner, f"{prefix}{name}.") if nested else {prefix + name}
+    return found
+
+
+def test_no_field_of_the_configuration_is_left_out_of_that_list():
+    """A field added to any section must be added to OTHERS or be named here, with the reason why no hash holds it."""
+    from sim.config import InstrumentConfig
+
+    listed = {f"{section}.{name}" for change in OTHERS for section, value in change.items() if isinstance(value, dict) for name in value}
+    listed |= {key for change in OTHERS for key, value in change.items() if not isinstance(value, dict) and key != "instrument"}
+    listed |= {f"instrument.{name}" for name in InstrumentConfig.model_fields}  # one object; its fields are dumped together
+    execution = {"execution.threads", "execution.flush_rows", "execution.flush_ms"}  # change no byte of a log
+    assert leaves(RunConfig) == listed | execution
+
+
+def test_threads_and_flushing_and_paths_do_not_change_the_hash():
+    from sim.config import Execution
+
+    here = config(policy="script:a.csv")
+    elsewhere = config(policy="script:b/c.csv", execution=Execution(threads=2, flush_rows=1, flush_ms=5))
+    identity = {"name": "script", "sha256": "0" * 64, "rows": 1}
+    assert hash_of(here, identity) == hash_of(elsewhere, identity)
+
+
+def test_the_hash_is_equal_in_another_process_with_another_hash_seed():
+    code = "from tests.test_sim_config import config, hash_of; print(hash_of(config()))"
+    for seed in ("0", "1"):
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=REPO, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == hash_of(config())
+
+
+def test_the_hashed_document_holds_whole_numbers_and_strings_only():
+    def walk(value):
+        if isinstance(value, dict):
+            for inner in value.values():
+                walk(inner)
+        else:
+            assert value is None or type(value) in (int, str), value
+
+    document = hashed_document(config(), {"name": "random"})
+    walk(document)
+    assert json.loads(json.dumps(document)) == document
+
+
+def test_a_configuration_cannot_be_changed_after_it_was_made():
+    with pytest.raises(ValidationError):
+        config().seed = 3
+
+
+def test_the_instrument_comes_back_as_it_went_in():
+    assert config().instrument.instrument() == resolve("ES")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"tape": {"clock": "1 fortnight"}}, "tape.clock: clock '1 fortnight' is none of"),
+        ({"tape": {"market_schema": "trades"}}, "tape.market_schema: 'trades' cannot be replayed"),
+        ({"tape": {"end_ns": 10 * HOUR}}, "tape: the start 1970-01-01T10:00:00.000000000Z is not before the end"),
+        ({"tape": {"latency_ns": -1}}, "tape.latency_ns: "),
+        ({"tape": {"latency_ns": 1.0}}, "tape.latency_ns: "),
+        ({"tape": {"slippage_ticks": 0}}, "tape.slippage_ticks: "),
+        ({"tape": {"fit_start_ns": 1}}, "tape: a fit range needs both"),
+        ({"tape": {"fit_start_ns": 1, "fit_end_ns": 10 * HOUR + 1}}, "look ahead"),
+        ({"tape": {"colour": 1}}, "tape.colour: "),
+        ({"env": {"max_lots": 0}}, "env.max_lots: "),
+        ({"env": {"floor_usd_micros": 10**18}}, "env: "),
+        ({"seed": 2**64}, "seed: "),
+        ({"seed": True}, "seed: "),
+        ({"lanes": 0}, "lanes: "),
+        ({"phase": "play"}, "phase: "),
+        ({"surprise": 1}, "surprise: "),
+    ],
+)
+def test_a_fault_is_one_line_that_names_the_field(change, says):
+    with pytest.raises(BadInput) as caught:
+        config(**change)
+    message = str(caught.value)
+    assert says in message
+    assert "\n" not in message
+
+
+def test_a_log_level_that_does_not_exist_or_samples_too_many_lanes_is_refused():
+    from sim.config import LogConfig
+
+    for level in ("all", "sampled", "sampled:0", "sampled:-1", "full:2"):
+        with pytest.raises(ValidationError, match="is none of full"):
+            LogConfig(level=level)
+    assert config(log=LogConfig(level="sampled:2"), lanes=2).log.level == "sampled:2"
+    with pytest.raises(BadInput, match="more lanes than the run's 2"):
+        config(log=LogConfig(level="sampled:3"), lanes=2)
