@@ -48,6 +48,12 @@ kernel_cpu_parallel = numba.njit(error_model="numpy", cache=True, parallel=True)
 
 prange = numba.prange
 
+set_threads = numba.set_num_threads
+"""Number of threads that the parallel kernels called next from this thread use."""
+
+MAX_THREADS = numba.config.NUMBA_NUM_THREADS
+"""The most that `set_threads` accepts."""
+
 
 @functools.cache
 def cuda() -> ModuleType:

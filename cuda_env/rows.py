@@ -1,0 +1,78 @@
+"""The log rows of the last step, in key order, from what the kernels stored of them (`cuda_env.arrays`, `*_SLOTS`)."""
+
+import numpy as np
+
+from cuda_env import arrays as a
+from cuda_env.state import NONE_MID2
+from cuda_env.tables import FILLS, ORDERS, STEPS, TRADES
+from lob.actions import NOT_PLAYED
+from lob.tables import Table
+from lob.tape import Schedule, Tape
+from lob.units import USD_MICROS
+
+
+def _typed(table: Table, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The table's columns in their declared order and types."""
+    return {column.name: values[column.name].astype(column.dtype, copy=False) for column in table.columns}
+
+
+def step_rows(
+    steps: np.ndarray, lanes: int, phase: int, tape: Tape, schedule: Schedule, reward_scale_usd_micros: int
+) -> dict[str, np.ndarray]:
+    """`steps` of one step, lane by lane. Whitening and shaping are the learner's: until it overwrites them they equal scaled and raw."""
+    values = {name: steps[i, :lanes] for i, name in enumerate(a.STEP_SLOTS)}
+    row, drained = values["cursor"], values["is_drain"] != 0
+    marked = np.where(drained, schedule.fill_event[row], schedule.mark_event[np.minimum(row + 1, schedule.decisions)])
+    values["phase"] = np.full(lanes, phase)
+    values["lane"] = np.arange(lanes)
+    values["ts_observed_ns"] = schedule.ts_observed_ns[row]
+    values["ts_decided_ns"] = schedule.ts_decided_ns[row]
+    for kind in ("picked", "actual"):
+        action = values[f"{kind}_action"]
+        unplayed = action == NOT_PLAYED
+        branches = (action // 27, action % 27 // 9, action % 9 // 3, action % 3)
+        for branch, code in zip(("direction", "magnitude", "order", "urgency"), branches, strict=True):
+            values[f"{kind}_{branch}"] = np.where(unplayed, NOT_PLAYED, code)
+    values["mark_mid2_ticks"] = tape.bid_ticks[marked, 0].astype(np.int64) + tape.ask_ticks[marked, 0]
+    values["mark_source"] = tape.source[marked]
+    values["mark_row"] = tape.row[marked]
+    trail = values["trail_mid2_ticks"]
+    values["trail_mid2_ticks"] = np.ma.masked_array(trail, mask=trail == NONE_MID2, fill_value=0)
+    values["reward_shaped"] = values["reward_raw"] / USD_MICROS
+    values["reward_scaled"] = values["reward_raw"] / reward_scale_usd_micros
+    values["reward_whitened"] = values["reward_scaled"]
+    return _typed(STEPS, values)
+
+
+def _compact(stored: np.ndarray, counts: np.ndarray, slots: tuple[str, ...], phase: int) -> dict[str, np.ndarray]:
+    """Rows of (lane, slot) order from int64[lanes, slots, columns] and the number of rows that each lane wrote."""
+    lanes, slot_count, _ = stored.shape
+    written = np.flatnonzero(counts[:lanes])
+    at_most = int(counts[written].max(initial=0))
+    used = np.arange(min(at_most, slot_count)) < counts[written, None]
+    rows = stored[written, : used.shape[1]][used]
+    values = {name: rows[:, i] for i, name in enumerate(slots)}
+    values["lane"] = np.repeat(written, counts[written])
+    values["phase"] = np.full(len(rows), phase)
+    return values
+
+
+def order_rows(out: a.Out, phase: int) -> dict[str, np.ndarray]:
+    """`orders` of the last step."""
+    values = _compact(out.orders, out.counts[a.ORDERS_WRITTEN], a.ORDER_SLOTS, phase)
+    none = np.zeros(len(values["lane"]), np.int64)
+    values["limit_ticks"] = np.ma.masked_array(none, mask=True)  # every order is a market order so far
+    return _typed(ORDERS, values)
+
+
+def fill_rows(out: a.Out, phase: int, tape: Tape) -> dict[str, np.ndarray]:
+    """`fills` of the last step."""
+    values = _compact(out.fills, out.counts[a.FILLS_WRITTEN], a.FILL_SLOTS, phase)
+    values["market_source"] = tape.source[values["market_event"]]
+    values["market_row"] = tape.row[values["market_event"]]
+    return _typed(FILLS, values)
+
+
+def trade_rows(out: a.Out, phase: int) -> dict[str, np.ndarray]:
+    """`trades` of the last step."""
+    return _typed(TRADES, _compact(out.trades, out.counts[a.TRADES_WRITTEN], a.TRADE_SLOTS, phase))
