@@ -14,7 +14,9 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(as_json: Json = False) -> None:
-    """Say what this machine has: versions, processors, GPU, compile cache, disk. Exit 1 when something that must hold does not.
+    """Say what this machine has.
+
+    Versions, processors, GPU, compile cache, disk. Exit 1 when something that must hold does not.
 
     \b
     Examples:

@@ -30,7 +30,9 @@ def init(
     ] = 0,
     as_json: Json = False,
 ) -> None:
-    """Write the checkpoint of an untrained network: a small C51 network with random weights, ready to replay.
+    """Write the checkpoint of an untrained network.
+
+    A small C51 network with random weights, ready to replay: equal seeds give equal bytes.
 
     \b
     Examples:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parent.parent
-COMMANDS = [(), ("doctor",), ("policy",), ("policy", "init")]
+GROUPS = {("policy",)}
+COMMANDS = {("doctor",), ("policy", "init"), ("seal",)}
 HEAVY = ("torch", "numba", "duckdb", "pyarrow", "pydantic", "numpy", "zstandard", "rich")
 
 
@@ -38,7 +39,7 @@ def document(done: subprocess.CompletedProcess[str]):
     return json.loads(done.stdout, parse_constant=refuse)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", sorted({(), *GROUPS, *COMMANDS}), ids=" ".join)
 def test_every_command_has_help_on_stdout(command):
     done = sim(*command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
@@ -62,10 +63,11 @@ def commands() -> dict[tuple[str, ...], object]:
 
 def test_every_command_teaches_by_example_and_speaks_json():
     found = commands()
-    assert set(found) == {command for command in COMMANDS if command and command != ("policy",)}
+    assert set(found) == COMMANDS
     for words, command in found.items():
         assert f"sim {' '.join(words)}" in command.help, words
         assert "Example" in command.help, words
+        assert len(command.help.split("\n\n")[0]) <= 45, f"{words}: `sim --help` would cut its first sentence"
         assert "--json" in {option for parameter in command.params for option in parameter.opts}, words
         assert all(parameter.help for parameter in command.params if parameter.param_type_name == "option"), words
 
@@ -139,6 +141,21 @@ def test_policy_init_makes_the_same_checkpoint_for_the_same_seed(tmp_path):
     assert (again.returncode, again.stdout) == (2, "")
     assert again.stderr.startswith("error: ")
     assert again.stderr.count("\n") == 1
+
+
+def test_seal_closes_an_interrupted_run_once_and_says_where_it_ends(tmp_path):
+    from tests.runlog_runs import write_run
+
+    write_run(tmp_path / "run", 20, finish=False)
+    first, second = (document(sim("seal", str(tmp_path / "run"), "--json")) for _ in range(2))
+    assert (first["steps"], first["steps_sealed_now"], first["end_state"]) == (20, 4, "sealed_after_crash")
+    assert second == first | {"steps_sealed_now": 0}
+    text = sim("seal", str(tmp_path / "run"))
+    assert (text.returncode, text.stderr) == (0, "")
+    assert first["head"] in text.stdout
+    missing = sim("seal", str(tmp_path / "none"), "--json")
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert missing.stderr.count("\n") == 1
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
