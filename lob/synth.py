@@ -1,23 +1,23 @@
 """A synthetic market whose right answer is known: ten levels, prints, one session of one instrument, byte-equal for a seed.
 
-Hidden under the book lies a fair value V in ticks. Between two events, dt seconds apart, V moves by `0.2 K I dt` plus a draw that is uniform on
-[-w, w] with w = sqrt(3 dt): sigma = 1 per sqrt(s). I is the displayed imbalance (B - A) / (B + A) of the ten levels' lots. After every event
-(F_LAST) bid = floor(V) and ask = bid + 1, so bid <= V <= ask.
+Hidden under the book lies a fair value V in ticks. Between two events, dt seconds apart, V moves by `0.2 K I dt` plus a draw that is
+uniform on [-w, w] with w = sqrt(3 dt): sigma = 1 per sqrt(s). I is the displayed imbalance (B - A) / (B + A) of the ten levels' lots. After every
+event (F_LAST) bid = floor(V) and ask = bid + 1, so bid <= V <= ask.
 
 **Imbalance.** I' = r I + sqrt((1 - r^2)(1 - I^2)) u with r = 2^(-dt / 30 s) and u uniform on (-1, 1). It is a coordinate of a point on the
 3-sphere that turns by arccos r in a uniform direction: bounded, autocorrelation r exactly, stationary law the semicircle with standard
 deviation 1/2. (A Gaussian AR(1) of that deviation would leave [-1, 1].)
 
-**No taker earns at K = 0.** Event times and sizes use draws of their own; so V is a martingale to all that is visible, a buy at the displayed ask
-costs at least V and a sale at the bid brings at most V: expected value <= -fees.
+**No taker earns at K = 0.** Event times and sizes use draws of their own; so V is a martingale to all that is visible, a buy at the
+displayed ask costs at least V and a sale at the bid brings at most V: expected value <= -fees.
 
 **No maker earns at K = 0.** Let V0 be the fair value before an event and b the standing bid. A sell print at b happens exactly when the
 new V <= 2 b - V0 + w: where V went through b (the book then moves down), and where it ended above b at a point whose mirror image in b
-could have been drawn too (it touched b on the way, and came back). That set, [V0 - w, 2 b - V0 + w], is an interval centred on b, and V is
-uniform on it: E[V | print, everything before] = b. (For a Brownian path this is the reflection principle.) Prints whose V went through the ask are
-left out, which takes the highest values away; levels below b print only when V went through them, below their price. So E[V after a sell print]
-<= the bid before it, given anything that was visible or hidden before, and by symmetry for buys. A queue position cannot choose better
-prints: sizes are drawn apart from V, and whoever rests at a level through which V went is filled.
+could have been drawn too (it touched b on the way, and came back). That set, [V0 - w, 2 b - V0 + w], is an interval centred on b, and V
+is uniform on it: E[V | print, everything before] = b. (For a Brownian path this is the reflection principle.) Where V went through the ask
+no sell prints, which takes the highest values away; levels below b print only when V went through them, so below their price. Hence
+E[V after a sell print] <= the bid before it, given anything visible or hidden before, and by symmetry for buys. A queue position cannot
+choose better prints: sizes are drawn apart from V, and whoever rests at a level through which V went is filled.
 
 The stated limit: each day starts at the same price, so the gap between two days is predictable; measure day by day.
 """

@@ -69,8 +69,9 @@ def new_lots(word, level, side_lots):
 
 
 @kernel_cpu
-def put(words, row, ts, recv, delta, action, side, flags, depth, price, size, best_bid, best_ask, bids, asks, tick):
-    """Writes one record: the event (price in ticks) and the ten levels of either side, a tick apart."""
+def put(words, row, stamp, action, side, flags, depth, price, size, best_bid, best_ask, bids, asks):
+    """Writes one record: the event (price in ticks) and ten levels a side, a tick apart. stamp: (event, receive, delta) ns, tick in 1e-9."""
+    ts, recv, delta, tick = stamp
     out = words[row]
     out[1] = ts
     out[2] = price * tick
@@ -85,27 +86,42 @@ def put(words, row, ts, recv, delta, action, side, flags, depth, price, size, be
 
 
 @kernel_cpu
-def lift(lots, m, word0, word1, word2, word3):
-    """A side's best m levels leave; the deepest m come into view."""
-    total = lots.sum()
-    for i in range(LEVELS):
-        if i + m < LEVELS:
-            lots[i] = lots[i + m]
-        else:
-            word = word0 if i % 4 == 0 else word1 if i % 4 == 1 else word2 if i % 4 == 2 else word3
-            lots[i] = new_lots(word, i, total)
+def touch(words, row, stamp, sign, lots, bid, bids, asks):
+    """A print that leaves the price standing, and what it takes from the level; sign of the aggressor. Returns the next row."""
+    resting = asks if sign > 0 else bids
+    price = bid + 1 if sign > 0 else bid
+    put(words, row, stamp, _TRADE, _BID if sign > 0 else _ASK, 0, 0, price, lots, bid, bid + 1, bids, asks)
+    resting[0] -= lots
+    put(words, row + 1, stamp, _CANCEL, _ASK if sign > 0 else _BID, 0, 0, price, lots, bid, bid + 1, bids, asks)
+    return row + 2
 
 
 @kernel_cpu
-def sink(lots, m, word0, word1, word2, word3):
-    """A side gets m new best levels; its deepest m go out of view."""
-    total = lots.sum()
+def sweep(words, row, stamp, moved, print_words, size_words, bid, bids, asks):
+    """The book moves by `moved` ticks: prints at the levels swept (three at most); these leave, the other side follows. Returns the next row."""
+    up = moved > 0
+    count = abs(moved)
+    swept = asks if up else bids
+    following = bids if up else asks
+    best = bid + 1 if up else bid
+    for i in range(min(count, SWEEP_PRINTS)):
+        price = best + i if up else best - i
+        lots = print_lots(print_words[i], swept[i])
+        put(words, row, stamp, _TRADE, _BID if up else _ASK, 0, i, price, lots, bid, bid + 1, bids, asks)
+        row += 1
+    gone, total = swept[0], swept.sum()
+    for i in range(LEVELS):
+        swept[i] = swept[i + count] if i + count < LEVELS else new_lots(size_words[i & 3], i, total)
+    bid_between = bid if up else bid + moved
+    ask_between = bid + 1 + moved if up else bid + 1
+    put(words, row, stamp, _CANCEL, _ASK if up else _BID, 0, 0, best, gone, bid_between, ask_between, bids, asks)
+    total = following.sum()
     for i in range(LEVELS - 1, -1, -1):
-        if i - m >= 0:
-            lots[i] = lots[i - m]
-        else:
-            word = word0 if i % 4 == 0 else word1 if i % 4 == 1 else word2 if i % 4 == 2 else word3
-            lots[i] = new_lots(word, i, total)
+        following[i] = following[i - count] if i - count >= 0 else new_lots(size_words[3 - (i & 3)], i, total)
+    bid += moved
+    price = bid if up else bid + 1
+    put(words, row + 1, stamp, _ADD, _BID if up else _ASK, 0, 0, price, following[0], bid, bid + 1, bids, asks)
+    return row + 2
 
 
 @kernel_cpu
@@ -156,6 +172,27 @@ def change_level(lots, delta, word):
 
 
 @kernel_cpu
+def close(words, row, stamp, opens, imbalance, word, bid, bids, asks):
+    """The row that ends an event: it brings the displayed imbalance to the hidden one, by one level of one side where that can be."""
+    bid_lots, ask_lots = bids.sum(), asks.sum()
+    want_bid, want_ask = totals_for(imbalance, bid_lots, ask_lots)
+    changes_bid = want_bid != bid_lots
+    change = want_bid - bid_lots if changes_bid else want_ask - ask_lots
+    level = -1
+    if not opens and change != 0 and (not changes_bid or want_ask == ask_lots):
+        level = change_level(bids if changes_bid else asks, change, word)
+    action = _ADD if opens or (level >= 0 and change > 0) else _CANCEL if level >= 0 else _MODIFY
+    size = abs(change)
+    if level < 0:
+        rescale(bids, want_bid, below(word, LEVELS))
+        rescale(asks, want_ask, below(word, LEVELS))
+        level = 0
+        size = bids[0] if changes_bid else asks[0]
+    price = bid - level if changes_bid else bid + 1 + level
+    put(words, row, stamp, action, _BID if changes_bid else _ASK, _F_LAST, level, price, size, bid, bid + 1, bids, asks)
+
+
+@kernel_cpu
 def generate(words, fair, imbalance, seed, date, edge, open_ns, span_ns, cumulative, start_ticks, tick):
     """Fills words int64[n, 46] (but for word 0, the record header), and the hidden fair[n] in ticks and imbalance[n] at each row's event.
 
@@ -187,7 +224,7 @@ def generate(words, fair, imbalance, seed, date, edge, open_ns, span_ns, cumulat
         ts = max(previous + 1, open_ns + int((part + within) / parts * span_ns))
         delay = 20_000 + below(u1, 80_000)
         recv = max(recv, ts + delay)
-        delta = delay // 4
+        stamp = (ts, recv, delay // 4, tick)
         elapsed_s = (ts - previous) * 1e-9
 
         # The imbalance: a coordinate of a point that turns on the 3-sphere; AR(1), bounded, standard deviation 1/2 exactly.
@@ -212,101 +249,17 @@ def generate(words, fair, imbalance, seed, date, edge, open_ns, span_ns, cumulat
             start = value + edge * _DRIFT_TICKS_PER_S * shown * elapsed_s
             reach = math.sqrt(3.0 * elapsed_s)
             value = start + reach * signed_unit(u3)
-            moved = int(math.floor(value)) - bid
+            moved = math.floor(value) - bid
             if moved == 0:
                 if value <= 2 * bid - start + reach and bids[0] > 1:
-                    lots = print_lots(v0, bids[0] - 1)
-                    put(words, row, ts, recv, delta, _TRADE, _ASK, 0, 0, bid, lots, bid, bid + 1, bids, asks, tick)
-                    bids[0] -= lots
-                    put(words, row + 1, ts, recv, delta, _CANCEL, _BID, 0, 0, bid, lots, bid, bid + 1, bids, asks, tick)
-                    row += 2
+                    row = touch(words, row, stamp, -1, print_lots(v0, bids[0] - 1), bid, bids, asks)
                 if value >= 2 * (bid + 1) - start - reach and asks[0] > 1:
-                    lots = print_lots(v1, asks[0] - 1)
-                    put(words, row, ts, recv, delta, _TRADE, _BID, 0, 0, bid + 1, lots, bid, bid + 1, bids, asks, tick)
-                    asks[0] -= lots
-                    put(words, row + 1, ts, recv, delta, _CANCEL, _ASK, 0, 0, bid + 1, lots, bid, bid + 1, bids, asks, tick)
-                    row += 2
+                    row = touch(words, row, stamp, 1, print_lots(v1, asks[0] - 1), bid, bids, asks)
             else:
-                w0, w1, w2, w3 = draw(seed, date, event, 2)
-                swept = abs(moved)
-                for i in range(min(swept, SWEEP_PRINTS)):
-                    word = v0 if i == 0 else v1 if i == 1 else v2
-                    if moved < 0:
-                        put(
-                            words,
-                            row,
-                            ts,
-                            recv,
-                            delta,
-                            _TRADE,
-                            _ASK,
-                            0,
-                            i,
-                            bid - i,
-                            print_lots(word, bids[i]),
-                            bid,
-                            bid + 1,
-                            bids,
-                            asks,
-                            tick,
-                        )
-                    else:
-                        put(
-                            words,
-                            row,
-                            ts,
-                            recv,
-                            delta,
-                            _TRADE,
-                            _BID,
-                            0,
-                            i,
-                            bid + 1 + i,
-                            print_lots(word, asks[i]),
-                            bid,
-                            bid + 1,
-                            bids,
-                            asks,
-                            tick,
-                        )
-                    row += 1
-                if moved < 0:
-                    gone = bids[0]
-                    lift(bids, swept, w0, w1, w2, w3)
-                    put(words, row, ts, recv, delta, _CANCEL, _BID, 0, 0, bid, gone, bid + moved, bid + 1, bids, asks, tick)
-                    sink(asks, swept, w3, w2, w1, w0)
-                    bid += moved
-                    put(words, row + 1, ts, recv, delta, _ADD, _ASK, 0, 0, bid + 1, asks[0], bid, bid + 1, bids, asks, tick)
-                else:
-                    gone = asks[0]
-                    lift(asks, swept, w0, w1, w2, w3)
-                    put(words, row, ts, recv, delta, _CANCEL, _ASK, 0, 0, bid + 1, gone, bid, bid + 1 + moved, bids, asks, tick)
-                    sink(bids, swept, w3, w2, w1, w0)
-                    bid += moved
-                    put(words, row + 1, ts, recv, delta, _ADD, _BID, 0, 0, bid, bids[0], bid, bid + 1, bids, asks, tick)
-                row += 2
+                row = sweep(words, row, stamp, moved, (v0, v1, v2), draw(seed, date, event, 2), bid, bids, asks)
+                bid += moved
 
-        # The closing row brings the displayed imbalance to the hidden one, by one level of one side where that can be.
-        bid_lots, ask_lots = bids.sum(), asks.sum()
-        want_bid, want_ask = totals_for(hidden, bid_lots, ask_lots)
-        level = -1
-        side = _BID if want_bid != bid_lots else _ASK
-        change = want_bid - bid_lots + want_ask - ask_lots
-        if want_ask == ask_lots:
-            level = change_level(bids, change, v3)
-        elif want_bid == bid_lots:
-            level = change_level(asks, change, v3)
-        action = _ADD if change > 0 else _CANCEL
-        size = abs(change)
-        if level < 0 or change == 0:
-            if level < 0:
-                rescale(bids, want_bid, below(v3, LEVELS))
-                rescale(asks, want_ask, below(v3, LEVELS))
-            level = 0
-            action = _MODIFY
-            size = bids[0] if side == _BID else asks[0]
-        price = bid - level if side == _BID else bid + 1 + level
-        put(words, row, ts, recv, delta, action, side, _F_LAST, level, price, size, bid, bid + 1, bids, asks, tick)
+        close(words, row, stamp, event == 0, hidden, v3, bid, bids, asks)
         row += 1
         for i in range(first, row):
             fair[i] = value
