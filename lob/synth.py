@@ -1,8 +1,8 @@
 """A synthetic market whose right answer is known: ten levels, prints, one session of one instrument, byte-equal for a seed.
 
 Hidden under the book lies a fair value V in ticks. Between two events, dt seconds apart, V moves by `0.2 K I dt` plus a draw that is
-uniform on [-w, w] with w = sqrt(3 dt): sigma = 1 per sqrt(s). I is the displayed imbalance (B - A) / (B + A) of the ten levels' lots. After every
-event (F_LAST) bid = floor(V) and ask = bid + 1, so bid <= V <= ask.
+uniform on [-w, w] with w = sqrt(3 dt): sigma = 1 per sqrt(s). I is the displayed imbalance (B - A) / (B + A) of the ten levels' lots.
+After every event (F_LAST) bid = floor(V) and ask = bid + 1, so bid <= V <= ask.
 
 **Imbalance.** I' = r I + sqrt((1 - r^2)(1 - I^2)) u with r = 2^(-dt / 30 s) and u uniform on (-1, 1). It is a coordinate of a point on the
 3-sphere that turns by arccos r in a uniform direction: bounded, autocorrelation r exactly, stationary law the semicircle with standard

@@ -70,7 +70,7 @@ def new_lots(word, level, side_lots):
 
 @kernel_cpu
 def put(words, row, stamp, action, side, flags, depth, price, size, best_bid, best_ask, bids, asks):
-    """Writes one record: the event (price in ticks) and ten levels a side, a tick apart. stamp: (event, receive, delta) ns, tick in 1e-9."""
+    """Writes one record: an event (price in ticks) and ten levels a side. `stamp` is (event, receive, delta in ns, tick in 1e-9)."""
     ts, recv, delta, tick = stamp
     out = words[row]
     out[1] = ts
@@ -98,7 +98,7 @@ def touch(words, row, stamp, sign, lots, bid, bids, asks):
 
 @kernel_cpu
 def sweep(words, row, stamp, moved, print_words, size_words, bid, bids, asks):
-    """The book moves by `moved` ticks: prints at the levels swept (three at most); these leave, the other side follows. Returns the next row."""
+    """The book moves by `moved` ticks: at most three of the levels swept print, all leave, the other side follows. Returns next row."""
     up = moved > 0
     count = abs(moved)
     swept = asks if up else bids
