@@ -12,7 +12,7 @@ import pytest
 
 REPO = Path(__file__).resolve().parent.parent
 GROUPS = {("policy",)}
-COMMANDS = {("doctor",), ("policy", "init"), ("seal",)}
+COMMANDS = {("doctor",), ("policy", "init"), ("seal",), ("synth",)}
 HEAVY = ("torch", "numba", "duckdb", "pyarrow", "pydantic", "numpy", "zstandard", "rich")
 
 
