@@ -40,8 +40,8 @@ def synth(
     from sim.synth import synth as make
 
     made = make(instrument, date, events, seed, edge, out, registry_of(instruments))
-    text = (
-        f"{out}: {made['records']:,} {made['schema']} records of {made['symbol']}, {made['prints']:,} of them prints, {made['bytes']:,} bytes\n"
-        f"session {format_time_ns(made['start_ns'])} to {format_time_ns(made['end_ns'])}\nsha256 {made['sha256']}"
+    session = f"session {format_time_ns(made['start_ns'])} to {format_time_ns(made['end_ns'])}"
+    content = (
+        f"{made['records']:,} {made['schema']} records of {made['symbol']}, {made['prints']:,} of them prints, {made['bytes']:,} bytes"
     )
-    emit(made, text, as_json)
+    emit(made, f"{out}: {content}\n{session}\nsha256 {made['sha256']}", as_json)
