@@ -41,7 +41,5 @@ def synth(
 
     made = make(instrument, date, events, seed, edge, out, registry_of(instruments))
     session = f"session {format_time_ns(made['start_ns'])} to {format_time_ns(made['end_ns'])}"
-    content = (
-        f"{made['records']:,} {made['schema']} records of {made['symbol']}, {made['prints']:,} of them prints, {made['bytes']:,} bytes"
-    )
+    content = f"{made['records']:,} {made['schema']} records of {made['symbol']}, {made['prints']:,} prints, {made['bytes']:,} bytes"
     emit(made, f"{out}: {content}\n{session}\nsha256 {made['sha256']}", as_json)
