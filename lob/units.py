@@ -2,7 +2,7 @@
 
 import datetime as dt
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, Inexact, InvalidOperation
 
 from lob.errors import BadInput
 
@@ -14,6 +14,8 @@ NS_PER_SECOND = 1_000_000_000
 UNDEFINED_PRICE = 2**63 - 1
 UNDEFINED_TIMESTAMP = 2**64 - 1
 
+_EXACT = Context(prec=60, traps=[Inexact, InvalidOperation])
+"""Decimal arithmetic that raises where the default one would round."""
 _DURATION = re.compile(r"(\d+)(ns|us|ms|s|m|h|d)")
 _DURATION_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?\s*(Z|[+-]\d\d:?\d\d)?")
@@ -22,13 +24,15 @@ _ISO = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(?::(\d\d)(?:\.(\d{1,9}))
 def usd_to_micros(text: str | int | Decimal) -> int:
     """Micro-dollars of a decimal dollar amount. Raises BadInput when it is no number or finer than a micro-dollar."""
     try:
-        micros = Decimal(text) * USD_MICROS
-        whole = int(micros)
-    except (InvalidOperation, ValueError, OverflowError, TypeError):
+        amount = Decimal(text)
+    except (ArithmeticError, ValueError, TypeError):
         raise BadInput(f"{text!r} is not a dollar amount: write it like 250000 or 2.25") from None
-    if whole != micros:
-        raise BadInput(f"{text!r} is finer than a micro-dollar: use at most six decimals")
-    return whole
+    if not amount.is_finite() or amount.adjusted() > 12 or abs(amount) * USD_MICROS >= 2**63:
+        raise BadInput(f"{text!r} is not a dollar amount that can be held: write a number below 9,000,000,000,000, like 250000 or 2.25")
+    try:
+        return int(_EXACT.multiply(amount, Decimal(USD_MICROS)).quantize(Decimal(1), context=_EXACT))
+    except (Inexact, InvalidOperation):
+        raise BadInput(f"{text!r} is finer than a micro-dollar: use at most six decimals") from None
 
 
 def format_usd(micros: int) -> str:
