@@ -138,7 +138,12 @@ def read_journal(folder: Path, tables: Mapping[str, Table], check: bool = True) 
     `check=False` skips the payload's checksums: for the writer, which wrote them a moment ago. Raises FileNotFoundError when the folder
     has gone.
     """
-    text = (folder / COMMITS).read_bytes()
+    try:
+        text = (folder / COMMITS).read_bytes()
+    except FileNotFoundError:
+        if not folder.is_dir():
+            raise
+        text = b""  # killed between making the folder and its first file
     lines = text.split(b"\n")
     torn = lines.pop()
     content = {name: _map(folder / f"{name}.arrows") for name in tables}

@@ -87,6 +87,9 @@ def _check_ends(run_dir: Path, manifest: dict[str, Any], chain: Chain, head: str
     if noted != (None, None, None) and noted != (chain.head, chain.end["state"], chain.end["steps"]):
         findings.append(Finding(f"{MANIFEST}: head, end state or steps are not those of {CHAIN}", part=MANIFEST))
     summary = chain.end["summary"]
+    for path in sorted(run_dir.glob("*_summary.json")):
+        if summary is None or path.name != summary["file"]:
+            findings.append(Finding(f"{path.name} is not covered by {CHAIN}: it was put there after the run ended", part=path.name))
     if summary is not None:
         path = run_dir / summary["file"]
         if not path.is_file():
@@ -111,39 +114,23 @@ def _check_part(run_dir: Path, k: int, table: Table | None, name: str, entry: di
 def diagnose_part(path: Path, part: str, table: Table, entry: dict[str, Any]) -> list[Finding]:
     """What differs in a part whose bytes are not those that were sealed: rows, columns, or bytes alone."""
     size = path.stat().st_size
-    grown = f" ({size} bytes, sealed were {entry['bytes']})" if size != entry["bytes"] else ""
+    changed = f"{part} was changed" + (f" ({size} bytes, sealed were {entry['bytes']})" if size != entry["bytes"] else "")
     try:
-        with open(path, "rb") as handle:
-            metadata = pq.ParquetFile(handle).metadata
-    except (OSError, pa.ArrowException) as error:
-        return [Finding(f"{part} was changed{grown}: no longer a Parquet file ({str(error).splitlines()[0]})", table=table.name, part=part)]
+        metadata = pq.read_metadata(path)
+        places = {metadata.row_group(0).column(i).path_in_schema: i for i in range(metadata.num_columns)}
+        chunks = {name: metadata.row_group(0).column(i) for name, i in places.items()}
+        starts = {name: chunk.dictionary_page_offset or chunk.data_page_offset for name, chunk in chunks.items()}
+    except Exception as error:  # whatever a reader of damaged bytes may say
+        return [Finding(f"{changed}: no longer a Parquet file ({_first_line(error)})", table=table.name, part=part)]
     if metadata.num_rows != entry["rows"]:
-        message = f"{part} is not the part that was sealed: it has {metadata.num_rows} rows, sealed were {entry['rows']}"
-        return [Finding(message, table=table.name, part=part)]
-    places = {metadata.row_group(0).column(i).path_in_schema: i for i in range(metadata.num_columns)}
-    findings = []
-    for column in table.columns:
-        reason = _column_fault(path, table, column.name, entry["columns"].get(column.name))
-        if reason:
-            byte = metadata.row_group(0).column(places[column.name]).file_offset if column.name in places else None
-            if column.name in places:
-                chunk = metadata.row_group(0).column(places[column.name])
-                byte = chunk.dictionary_page_offset or chunk.data_page_offset
-            message = f"{part} was changed{grown}: column {column.name} {reason}"
-            findings.append(Finding(message, table=table.name, part=part, byte=byte, column=column.name))
-    if len(findings) == len(table.columns):
-        return [
-            Finding(
-                f"{part} is not the part that was sealed: every column differs (another run's, or written anew)",
-                table=table.name,
-                part=part,
-            )
-        ]
-    if not findings:
-        findings.append(
-            Finding(f"{part} was changed{grown}: its bytes differ, the values that they hold do not", table=table.name, part=part)
-        )
-    return findings
+        return [Finding(f"{changed}: it has {metadata.num_rows} rows, sealed were {entry['rows']}", table=table.name, part=part)]
+    faults = {name: fault for name in table.names if (fault := _column_fault(path, table, name, entry["columns"].get(name)))}
+    if not faults:
+        return [Finding(f"{changed}: its bytes differ, the values that they hold do not", table=table.name, part=part)]
+    first = next(iter(faults))
+    others = f"; so do {len(faults) - 1} other columns: {', '.join(list(faults)[1:])}" if len(faults) > 1 else ""
+    message = f"{changed}: column {first} {faults[first]}{others}"
+    return [Finding(message, table=table.name, part=part, byte=starts.get(first), column=first)]
 
 
 def _column_fault(path: Path, table: Table, name: str, sealed: str | None) -> str:
@@ -151,14 +138,15 @@ def _column_fault(path: Path, table: Table, name: str, sealed: str | None) -> st
     sums: dict[str, int] = {}
     try:
         with pq.ParquetFile(path) as file:
-            for group in range(file.metadata.num_row_groups):
-                rows = file.read_row_group(group, columns=[name]).cast(pa.schema([field])).combine_chunks()
-                if rows.num_rows > ROW_GROUP_ROWS:
-                    return "is cut into other row groups"
-                checksum_rows(rows, sums)
-    except (OSError, pa.ArrowException, KeyError, ValueError, IndexError) as error:
-        return f"cannot be read ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
+            for batch in file.iter_batches(ROW_GROUP_ROWS, columns=[name]):
+                checksum_rows(pa.Table.from_batches([batch]).cast(pa.schema([field])).combine_chunks(), sums)
+    except Exception as error:  # whatever a reader of damaged bytes may say
+        return f"cannot be read ({_first_line(error)})"
     return "" if f"{sums.get(name, 0):08x}" == sealed else "holds other values"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _check_unhashed(run_dir: Path, chain: Chain, tables: dict[str, Table]) -> list[Finding]:
@@ -199,7 +187,9 @@ def _check_journals(run_dir: Path, chain: Chain, tables: dict[str, Table]) -> li
         try:
             part = read_journal(folder, tables)
         except FileNotFoundError:
-            continue  # created, not yet written; or dropped while we looked
+            continue  # sealed and dropped while we looked
+        if part.damage and read_chain(run_dir).sealed >= number:
+            continue
         for table, byte, message in part.damage:
             name = f"{where}/{table}.arrows" if table else f"{where}/commits"
             findings.append(Finding(f"{name}: {message}; the log ends after step {part.steps}", table=table, part=name, byte=byte))

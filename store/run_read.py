@@ -19,8 +19,9 @@ from store.chain import CHAIN, Chain, read_chain, read_unhashed
 from store.journal import JOURNAL, JournalPart, journal_folders, read_journal
 from store.manifest import declared_tables, read_manifest, replace_file
 from store.runlog import end_chain, lock_run, note_end, seal_journal
-from store.segments import SEGMENTS, UNHASHED, arrow_schema, part_path
+from store.segments import arrow_schema, part_path
 
+ABANDONED = "abandoned"
 _TRIES = 5
 
 
@@ -144,8 +145,8 @@ def seal(run_dir: Path | str) -> str:
     """Close a run where it stands: seal every committed step, end the chain. Returns the head. Idempotent; safe to kill and repeat.
 
     A full segment gives the same bytes as if the run had sealed it. The end state is `sealed_after_crash`. Journals behind a damaged one,
-    which no unbroken log can hold, move to `abandoned/`. Raises BadInput when a writer is alive, NotFound, and DamagedLog when the chain
-    itself is broken.
+    and a summary that the chain does not cover, which no unbroken log can hold, move to `abandoned/`. Raises BadInput when a writer is
+    alive, NotFound, and DamagedLog when the chain itself is broken.
     """
     run_dir = Path(run_dir)
     manifest = read_manifest(run_dir)
@@ -174,20 +175,25 @@ def seal(run_dir: Path | str) -> str:
                 head = seal_journal(run_dir, k, tables, head, first, part)
                 first = part.steps
         _drop_journals(run_dir, journal_folders(run_dir), k)
-        for place in (SEGMENTS, UNHASHED):
-            for leftover in (run_dir / place).glob("*.tmp"):
-                shutil.rmtree(leftover)
+        for leftover in list(run_dir.rglob("*.tmp")):
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        for summary in run_dir.glob("*_summary.json"):  # written, but the line that proves it was not
+            _set_aside(run_dir, summary, summary.name)
         return end_chain(run_dir, manifest, head, k + 1, {"state": "sealed_after_crash", "steps": first, "summary": None})
     finally:
         os.close(lock)
+
+
+def _set_aside(run_dir: Path, path: Path, name: str) -> None:
+    (run_dir / ABANDONED).mkdir(exist_ok=True)
+    os.rename(path, run_dir / ABANDONED / name)
 
 
 def _drop_journals(run_dir: Path, folders: dict[int, Path], sealed: int) -> None:
     """Drop the journals of sealed segments and empty ones; what else is left moves to `abandoned/`."""
     for k, folder in folders.items():
         if k > sealed and any(entry.stat().st_size for entry in folder.iterdir()):
-            (run_dir / "abandoned").mkdir(exist_ok=True)
-            os.rename(folder, run_dir / "abandoned" / f"journal-{folder.name}")
+            _set_aside(run_dir, folder, f"journal-{folder.name}")
         else:
             shutil.rmtree(folder)
     if (run_dir / JOURNAL).is_dir():

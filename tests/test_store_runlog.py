@@ -197,7 +197,7 @@ def test_a_null_where_none_may_be_is_refused(tmp_path):
     with RunLog.create(tmp_path / "run", identity=IDENTITY, tables=TABLES) as log:
         columns = as_arrays(WIDE, plain_rows(7, 0)["wide"])
         columns["small"] = np.ma.MaskedArray(columns["small"], [False, False, True, False, False])
-        with pytest.raises(CheckFailed, match="column small, row 2 .*null in a column that is not nullable"):
+        with pytest.raises(CheckFailed, match=r"column small, row 2 .*null in a column that is not nullable"):
             log.append("wide", columns)
 
 
@@ -374,7 +374,7 @@ def test_a_disk_that_fills_while_sealing_is_one_clear_line(tmp_path, monkeypatch
     with RunLog.create(tmp_path / "run", identity=IDENTITY, tables=TABLES, segment_steps=4) as log:
         write_steps(log, 7, 0, 6)
         monkeypatch.setattr(runlog_module, "write_segment", full)
-        with pytest.raises(BadInput, match="No space left on device.*sim seal"):
+        with pytest.raises(BadInput, match=r"No space left on device.*sim seal"):
             write_steps(log, 7, 6, 60)
         with pytest.raises(BadInput, match="No space left on device"):
             log.append("wide", {})

@@ -1,0 +1,217 @@
+"""A run killed at any moment: everything up to its last commit reads back as an uninterrupted run's prefix, and `seal` makes it whole."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from store.run_check import verify_chain
+from store.run_read import read_run, read_table, seal
+from store.runlog import RunLog
+from tests.runlog_runs import IDENTITY, TABLES, expected, same_rows, write_run, write_steps
+
+REPO = Path(__file__).resolve().parent.parent
+STEPS = 400
+KILLED = 9
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The uninterrupted run."""
+    run_dir = tmp_path_factory.mktemp("whole") / "run"
+    write_run(run_dir, STEPS)
+    return run_dir
+
+
+def segments_of(run_dir):
+    """The chain's lines up to the last full segment, as bytes."""
+    lines = (run_dir / "chain.jsonl").read_bytes().splitlines()
+    return [line for line in lines if b'"tables"' not in line or (lambda s: s[1] - s[0] == 16)(json.loads(line)["steps"])]
+
+
+def assert_prefix_then_whole(run_dir, whole, at_least=0):
+    """What a killed run must be: an exact prefix without a finding; after `seal`, the uninterrupted run cut there."""
+    run = read_run(run_dir)
+    assert verify_chain(run_dir) == []
+    assert at_least <= run.steps <= STEPS
+    for table in TABLES:
+        assert same_rows(read_table(run, table.name), expected(table.name, 7, run.steps)), table.name
+    head = seal(run_dir)
+    sealed = read_run(run_dir)
+    assert (sealed.steps, sealed.sealed_steps, sealed.head) == (run.steps, run.steps, head)
+    assert sealed.state == ("finished" if run.state == "finished" else "sealed_after_crash")
+    assert sealed.manifest["head"] == head and sealed.manifest["end_state"] == sealed.state
+    for table in TABLES:
+        assert same_rows(read_table(sealed, table.name), expected(table.name, 7, run.steps)), table.name
+    assert verify_chain(run_dir, head) == []
+    full = run.steps // 16
+    assert segments_of(run_dir)[: full + 1] == segments_of(whole)[: full + 1]
+    for k in range(1, full + 1):
+        name = Path("segments") / f"{k:08d}" / "wide.parquet"
+        assert (run_dir / name).read_bytes() == (whole / name).read_bytes()
+    files = sorted(p for p in run_dir.rglob("*"))
+    assert seal(run_dir) == head and files == sorted(p for p in run_dir.rglob("*")), "sealing again changes nothing"
+    assert not (run_dir / "journal").exists() and not list(run_dir.rglob("*.tmp"))
+    return run.steps
+
+
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.deep] if seed >= 3 else []) for seed in range(20)])
+def test_a_run_killed_at_a_random_moment_is_a_prefix_and_can_be_made_whole(tmp_path, whole, seed):
+    command = [
+        sys.executable,
+        "-m",
+        "tests.runlog_runs",
+        str(tmp_path / "run"),
+        str(STEPS),
+        f"flush_rows={random.Random(seed).choice([1, 40, 300])}",
+    ]
+    writer = subprocess.Popen(command, cwd=REPO, stdout=subprocess.DEVNULL)
+    while not (tmp_path / "run" / "journal").exists():
+        time.sleep(0.005)
+    time.sleep(random.Random(seed).uniform(0, 0.35))
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+    assert_prefix_then_whole(tmp_path / "run", whole)
+
+
+def killed_at_event(work, number):
+    """Run `work` in a child that dies, without unwinding, at its `number`-th call that touches the file system; whether it died."""
+    child = os.fork()
+    if child == 0:
+        left = number
+
+        def count(event, arguments):
+            nonlocal left
+            if event in ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.scandir"):
+                left -= 1
+                if left < 0:
+                    os._exit(KILLED)
+
+        try:
+            sys.addaudithook(count)
+            work()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert code in (0, KILLED), f"the child failed with {code}"
+    return code == KILLED
+
+
+def broken_off(run_dir):
+    """A run of two full segments and a rest, nothing sealed yet: the most that a seal can find."""
+    log = RunLog.create(run_dir, identity=IDENTITY, tables=TABLES, segment_steps=16, flush_rows=40, seal_behind_checkpoints=True)
+    write_steps(log, 7, 0, 40)
+    log.close()
+
+
+@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.deep)])
+def test_a_seal_killed_at_any_file_operation_can_be_repeated(tmp_path, whole, stride):
+    broken_off(tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "straight")
+    head = seal(tmp_path / "straight")
+    wanted = {str(p.relative_to(tmp_path / "straight")): p.read_bytes() for p in (tmp_path / "straight").rglob("*") if p.is_file()}
+    moments = 0
+    while True:
+        shutil.copytree(tmp_path / "run", tmp_path / "copy")
+        died = killed_at_event(lambda: seal(tmp_path / "copy"), moments)
+        assert assert_prefix_then_whole(tmp_path / "copy", whole) == 40
+        found = {str(p.relative_to(tmp_path / "copy")): p.read_bytes() for p in (tmp_path / "copy").rglob("*") if p.is_file()}
+        # The index of unhashed parts may list a segment twice: the seal that was killed and the one that was not.
+        assert {n: c for n, c in found.items() if n != "unhashed.jsonl"} == {n: c for n, c in wanted.items() if n != "unhashed.jsonl"}
+        assert read_run(tmp_path / "copy").head == head
+        shutil.rmtree(tmp_path / "copy")
+        if not died:
+            break
+        moments += stride
+    assert moments > 40
+
+
+@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.deep)])
+def test_a_writer_killed_at_any_file_operation_leaves_a_prefix(tmp_path, whole, stride):
+    moment, survived = 0, 0
+    while True:
+        run_dir = tmp_path / f"run{moment}"
+        died = killed_at_event(lambda run_dir=run_dir: write_run(run_dir, 40), moment)
+        if (run_dir / "chain.jsonl").exists() and (run_dir / "chain.jsonl").stat().st_size:
+            assert_prefix_then_whole(run_dir, whole)
+            survived += 1
+        if not died:
+            break
+        moment += stride
+    assert survived > 10
+    assert read_run(run_dir).state == "finished"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_journal_cut_anywhere_ends_at_a_commit_before_the_cut(tmp_path, seed):
+    """Power loss may take any tail of any file that was not fsynced."""
+    write_run(tmp_path / "run", 14, finish=False, flush_rows=1)
+    draw = random.Random(seed)
+    folder = tmp_path / "run" / "journal" / "00000001"
+    path = folder / draw.choice(["wide.arrows", "deals.arrows", "commits", "notes.arrows"])
+    os.truncate(path, draw.randrange(path.stat().st_size))
+    run = read_run(tmp_path / "run")
+    assert run.steps < 14
+    for table in TABLES:
+        assert same_rows(read_table(run, table.name), expected(table.name, 7, max(run.steps, 0)))
+    seal(tmp_path / "run")
+    assert read_run(tmp_path / "run").steps == run.steps and verify_chain(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("cut", [1, 40, 500])
+def test_a_chain_line_cut_by_power_loss_is_sealed_anew_from_its_journal(tmp_path, whole, cut):
+    broken_off(tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "straight")
+    seal(tmp_path / "straight")
+    line = (tmp_path / "straight" / "chain.jsonl").read_bytes().splitlines()[1]
+    with open(tmp_path / "run" / "chain.jsonl", "ab") as handle:
+        handle.write(line[:cut])
+    shutil.copytree(tmp_path / "straight" / "segments" / "00000001", tmp_path / "run" / "segments" / "00000001")
+    assert any("cut short" in finding.message for finding in verify_chain(tmp_path / "run"))
+    seal(tmp_path / "run")
+    assert (tmp_path / "run" / "chain.jsonl").read_bytes() == (tmp_path / "straight" / "chain.jsonl").read_bytes()
+    assert verify_chain(tmp_path / "run") == []
+
+
+def test_a_damaged_journal_ends_the_log_and_what_stands_behind_it_is_kept_aside(tmp_path):
+    broken_off(tmp_path / "run")
+    path = tmp_path / "run" / "journal" / "00000002" / "wide.arrows"
+    content = bytearray(path.read_bytes())
+    content[len(content) * 2 // 3] ^= 4
+    path.write_bytes(content)
+    (finding,) = [finding for finding in verify_chain(tmp_path / "run") if finding.table]
+    run = read_run(tmp_path / "run")
+    assert 16 <= run.steps < 32 and f"the log ends after step {run.steps}" in finding.message
+    seal(tmp_path / "run")
+    assert read_run(tmp_path / "run").steps == run.steps
+    assert (tmp_path / "run" / "abandoned" / "journal-00000003" / "wide.arrows").is_file()
+    assert verify_chain(tmp_path / "run") == []
+
+
+def test_an_interrupt_inside_a_flush_leaves_the_log_at_its_last_commit(tmp_path, monkeypatch):
+    log = RunLog.create(tmp_path / "run", identity=IDENTITY, tables=TABLES, segment_steps=64, flush_rows=10**9, flush_seconds=10**9)
+    write_steps(log, 7, 0, 5)
+    log.commit()
+    write_steps(log, 7, 5, 9)
+    real = os.write
+
+    def interrupted(handle, data):
+        real(handle, data)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        log.commit()
+    monkeypatch.undo()
+    log.close()
+    run = read_run(tmp_path / "run")
+    assert run.steps == 5 and same_rows(read_table(run, "wide"), expected("wide", 7, 5))
