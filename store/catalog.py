@@ -1,0 +1,270 @@
+"""The market store's catalogue: which parts there are. A part exists for readers when, and only when, a catalogue record names it.
+
+    store.json            format version
+    catalog/<sha256>.json one record per ingested source file: its parts, spans and quality
+    market/…              Parquet parts
+    staging/…             ingests under way; what a killed one left is removed by the next
+
+A record appears by one rename after every part lies durably in its place, so a kill at any moment leaves all of a file or nothing.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lob.errors import BadInput, NotFound, StaleCache, TapeproofError
+from lob.units import format_time_ns
+
+STORE_VERSION = 1
+_FORMAT = "tapeproof market store"
+_FOLDERS = ("staging", "catalog", "market")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One Parquet file. `path` is relative to the store; times are of the index column (`ts_recv`, else `ts_event`), both ends included."""
+
+    path: str
+    schema: str
+    instrument: str
+    date: str  # UTC, yyyy-mm-dd
+    rows: int
+    first_row: int  # `row` of its first record in the source
+    start_ns: int
+    end_ns: int
+    bytes: int
+    content_hash: str
+
+
+@dataclass(frozen=True)
+class SourceRecord:
+    """One ingested file: `spans` are (instrument, first ns, last ns) of the index time, `quality` one dict per instrument and date."""
+
+    sha256: str
+    name: str
+    bytes: int
+    schema: str
+    rows: int
+    spans: tuple[tuple[str, int, int], ...]
+    parts: tuple[Part, ...]
+    quality: tuple[dict[str, Any], ...]
+
+
+def check_store(store: str | os.PathLike) -> Path:
+    """The folder of an existing store. Raises NotFound when there is none, StaleCache when it is of a newer version."""
+    root = Path(store)
+    try:
+        text = (root / "store.json").read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFound(f"{root}: no market store is here; `sim ingest FILE --store {root}` makes one") from None
+    except OSError as error:
+        raise BadInput(f"{root}: the store cannot be read: {error.strerror}") from None
+    try:
+        head = json.loads(text)
+        version = head["version"]
+        known = head["format"] == _FORMAT and isinstance(version, int)
+    except (ValueError, TypeError, KeyError):
+        known = False
+    if not known:
+        raise BadInput(f"{root / 'store.json'}: is not the head of a market store: choose another folder")
+    if version > STORE_VERSION:
+        raise StaleCache(f"{root}: a store of version {version}, but this program reads up to {STORE_VERSION}: use a newer program")
+    return root
+
+
+def ensure_store(store: str | os.PathLike) -> tuple[Path, bool]:
+    """(folder of the store, whether it was made just now). Raises BadInput when it cannot be written."""
+    root = Path(store)
+    try:
+        is_new = not (root / "store.json").exists()
+        if is_new:
+            root.mkdir(parents=True, exist_ok=True)
+            write_durably(root / "store.json", json.dumps({"format": _FORMAT, "version": STORE_VERSION}) + "\n")
+        check_store(root)
+        for folder in _FOLDERS:
+            (root / folder).mkdir(exist_ok=True)
+    except OSError as error:
+        raise store_fault(root, error) from None
+    return root, is_new
+
+
+def remove_empty_store(root: Path) -> None:
+    """Undoes `ensure_store` when nothing came of it; a store that another ingest has begun to use stays."""
+    try:
+        for folder in _FOLDERS:
+            (root / folder).rmdir()
+        (root / "store.json").unlink()
+        root.rmdir()
+    except OSError:
+        return
+
+
+def store_fault(root: Path, error: OSError) -> TapeproofError:
+    """One line for an operating-system error while writing the store."""
+    remedy = "free some space and run again" if error.errno == 28 else "make the folder writable or choose another"
+    return BadInput(f"{root}: the store cannot be written: {error.strerror or error}; {remedy}; nothing was changed")
+
+
+def read_records(root: Path) -> list[SourceRecord]:
+    """Every catalogue record, by source hash."""
+    records = []
+    for path in sorted((root / "catalog").glob("*.json")):
+        try:
+            records.append(_record_from_json(json.loads(path.read_text())))
+        except FileNotFoundError:
+            continue
+        except (ValueError, TypeError, KeyError):
+            raise BadInput(f"{path}: the catalogue record is damaged: remove it and ingest its source again") from None
+    return records
+
+
+def find_record(root: Path, sha256: str) -> SourceRecord | None:
+    path = root / "catalog" / f"{sha256}.json"
+    return _record_from_json(json.loads(path.read_text())) if path.exists() else None
+
+
+def _record_from_json(fields: dict[str, Any]) -> SourceRecord:
+    parts = tuple(Part(schema=fields["schema"], **part) for part in fields.pop("parts"))
+    spans = tuple((str(name), int(start), int(end)) for name, start, end in fields.pop("spans"))
+    return SourceRecord(parts=parts, spans=spans, quality=tuple(fields.pop("quality")), **fields)
+
+
+def _record_to_json(record: SourceRecord) -> str:
+    fields = asdict(record)
+    for part in fields["parts"]:
+        del part["schema"]
+    return json.dumps(fields, indent=1, allow_nan=False) + "\n"
+
+
+def refuse_overlap(records: list[SourceRecord], name: str, schema: str, spans: list[tuple[str, int, int]]) -> None:
+    """Raises BadInput when a source other than this one covers part of the same instrument, schema and span."""
+    for record in records:
+        if record.schema != schema:
+            continue
+        held = {instrument: (start, end) for instrument, start, end in record.spans}
+        for instrument, start, end in spans:
+            if instrument in held and start <= held[instrument][1] and end >= held[instrument][0]:
+                first, last = format_time_ns(max(start, held[instrument][0])), format_time_ns(min(end, held[instrument][1]))
+                raise BadInput(
+                    f"{name}: {instrument} {schema} from {first} to {last} is in the store already, from {record.name} "
+                    f"(sha256 {record.sha256[:12]}): two files over one span cannot both hold; use another store or another span"
+                )
+
+
+@contextmanager
+def store_lock(root: Path) -> Iterator[None]:
+    """Held for the moments in which the store changes; others wait."""
+    with open(root / "store.json", "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def staging(root: Path, sha256: str) -> Iterator[Path]:
+    """A folder of this ingest alone, gone afterwards. What a killed ingest left is removed first."""
+    with store_lock(root):
+        remove_leftovers(root)
+        folder = root / "staging" / f"{sha256[:16]}.{os.getpid()}.{os.urandom(4).hex()}"
+        folder.mkdir()
+        # The lock says that the ingest lives: it is the kernel's, so it goes with the process.
+        alive = open(folder / "lock", "wb")  # noqa: SIM115
+        fcntl.flock(alive, fcntl.LOCK_EX)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        alive.close()
+
+
+def clean(root: Path) -> None:
+    """`remove_leftovers` for a store that will not be written to otherwise: where it cannot be written, they stay."""
+    try:
+        with store_lock(root):
+            remove_leftovers(root)
+    except OSError:
+        return
+
+
+def remove_leftovers(root: Path) -> None:
+    """Removes what killed ingests left: staging folders, and parts moved into place without a record. Call it under the lock."""
+    for folder in sorted((root / "staging").iterdir()):
+        lock = folder / "lock"
+        if lock.exists():
+            with open(lock, "rb") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+        plan = folder / "plan.json"
+        if plan.exists():
+            moved = json.loads(plan.read_text())
+            if not (root / "catalog" / f"{moved['sha256']}.json").exists():
+                remove_parts(root, moved["parts"])
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_parts(root: Path, paths: list[str]) -> None:
+    """Removes parts and the folders that they leave empty."""
+    for path in paths:
+        part = root / path
+        part.unlink(missing_ok=True)
+        for folder in list(part.parents)[:3]:  # date=, instrument=, schema=
+            try:
+                folder.rmdir()
+            except OSError:
+                break
+
+
+def commit(root: Path, folder: Path, record: SourceRecord, staged: dict[str, Path]) -> SourceRecord | None:
+    """Moves staged parts ({final relative path: staged file}) into place, then makes the record visible.
+
+    Returns the record that was there already when another ingest of the same file came first, else None. Raises BadInput on an overlap.
+    """
+    with store_lock(root):
+        if (earlier := find_record(root, record.sha256)) is not None:
+            return earlier
+        refuse_overlap(read_records(root), record.name, record.schema, list(record.spans))
+        write_durably(folder / "plan.json", json.dumps({"sha256": record.sha256, "parts": list(staged)}))
+        try:
+            folders = set()
+            for path, file in staged.items():
+                target = root / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.rename(file, target)
+                folders.update(list(target.parents)[:4])
+            for changed in sorted(folders):
+                sync_folder(changed)
+            write_durably(root / "catalog" / f"{record.sha256}.json", _record_to_json(record), aside=folder / "record.json")
+        except BaseException:
+            (root / "catalog" / f"{record.sha256}.json").unlink(missing_ok=True)
+            remove_parts(root, list(staged))
+            raise
+    return None
+
+
+def write_durably(path: Path, text: str, aside: Path | None = None) -> None:
+    """Writes aside, fsyncs, renames, fsyncs the folder."""
+    aside = aside or path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(aside, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

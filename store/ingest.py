@@ -1,0 +1,396 @@
+"""Ingest: one source file into the market store, streaming, all or nothing.
+
+The calling thread reads, splits by instrument and UTC date, copies columns out and counts quality; two more hash and write the parts. Part
+boundaries depend on the file alone, so the same file gives the same parts.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from lob.errors import BadInput, NotFound
+from lob.instruments import REGISTRY, Instrument, resolve
+from lob.records import BAR_NS, has_receive_time
+from lob.units import UNDEFINED_TIMESTAMP
+from store.catalog import (
+    Part,
+    SourceRecord,
+    check_store,
+    clean,
+    commit,
+    ensure_store,
+    find_record,
+    read_records,
+    refuse_overlap,
+    remove_empty_store,
+    staging,
+    store_fault,
+)
+from store.hashes import canonical_hash, file_stamp, sha256_file
+from store.market_schema import (
+    ROW,
+    ROW_GROUP_ROWS,
+    index_time,
+    parquet_options,
+    part_folder,
+    records_to_columns,
+    take_out_sentinels,
+    to_arrow,
+)
+from store.quality import COUNTERS, CURSOR, InstrumentQuality, add_batch, report
+
+PART_ROWS = 2 * ROW_GROUP_ROWS
+"""A part is written once this many rows of one instrument and date have come together (it may hold up to one batch more)."""
+BUFFER_BYTES = 192 << 20
+"""What may wait in memory over all instruments; beyond it the largest are written early."""
+WRITERS = 2
+_DAY_NS = 86400 * 10**9
+_LAST_TIME = 2**63 - 1
+
+
+class Source(Protocol):
+    """What an ingest needs of an open source file: records in file order, and the symbol of an instrument id on a UTC date."""
+
+    @property
+    def schema(self) -> str: ...
+
+    def batches(self) -> Iterable[np.ndarray]: ...
+
+    def symbol_of(self, instrument_id: int, date: Any) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class IngestReport:
+    """What an ingest did. `already`: the file was in the store before and nothing was done. `quality`: see `store.quality.report`."""
+
+    source: str
+    sha256: str
+    schema: str
+    already: bool
+    rows: int
+    instruments: tuple[str, ...]
+    start_ns: int
+    end_ns: int
+    parts: int
+    bytes: int
+    quality: tuple[dict[str, Any], ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass
+class _Pending:
+    """Rows of one instrument and date that wait to become a part."""
+
+    pieces: list[dict[str, np.ndarray]] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+
+
+@dataclass
+class _Work:
+    """State of one ingest."""
+
+    path: Path
+    schema: str
+    folder: Path
+    sha256: str
+    pool: ThreadPoolExecutor | None = None
+    pending: dict[tuple[str, str], _Pending] = field(default_factory=dict)
+    running: list[Future] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    staged: dict[str, Path] = field(default_factory=dict)
+
+
+def ingest_file(
+    path: str | os.PathLike,
+    store: str | os.PathLike,
+    *,
+    open_source: Callable[[Path], Source],
+    instrument: str | None = None,
+    registry: Mapping[str, Instrument] = REGISTRY,
+    progress: Callable[[int], None] | None = None,
+) -> IngestReport:
+    """Puts the file at `path` into the store, once and wholly, or raises and leaves the store as it was.
+
+    `open_source` opens it (see `store.readers`). `instrument` names the records of a file that names no symbols itself. `registry` gives
+    tick and calendar for the quality report. `progress` is called with the rows read so far.
+    Raises BadInput (unreadable, empty, cut, overlapping, no space …), NotFound, StaleCache (the store is of a newer version).
+    """
+    path = Path(path)
+    stamp = _stamp(path)
+    sha256 = sha256_file(path)
+    if (Path(store) / "store.json").exists():
+        root = check_store(store)
+        clean(root)
+        if (earlier := find_record(root, sha256)) is not None:
+            return _report(earlier, str(path), already=True)
+    source = open_source(path)  # before the store is made: a file that cannot be read leaves none behind
+    root, is_new = ensure_store(store)
+    try:
+        with staging(root, sha256) as folder:
+            work = _Work(path, source.schema, folder, sha256)
+            rows, qualities = _convert(work, source, instrument, registry, read_records(root), progress)
+            if file_stamp(path) != stamp:
+                raise BadInput(f"{path}: changed while it was read: wait until it is complete and run again; nothing was kept")
+            record = _record(work, stamp[1], rows, qualities)
+            earlier = commit(root, folder, record, work.staged)
+    except BaseException as error:
+        if is_new:
+            remove_empty_store(root)
+        if isinstance(error, OSError):
+            raise store_fault(root, error) from None
+        raise
+    return _report(earlier or record, str(path), already=earlier is not None)
+
+
+def _convert(
+    work: _Work,
+    source: Source,
+    instrument: str | None,
+    registry: Mapping[str, Instrument],
+    held: list[SourceRecord],
+    progress: Callable[[int], None] | None,
+) -> tuple[int, dict[str, InstrumentQuality]]:
+    """Reads the source to its end and writes its parts into the staging folder. Returns the rows, and the quality counts per instrument."""
+    with ThreadPoolExecutor(WRITERS) as pool:
+        work.pool = pool
+        try:
+            found = _stream(work, source, instrument, registry, held, progress)
+            for key in sorted(work.pending, key=lambda key: (key[1], key[0])):
+                _write_pending(work, key)
+            _collect(work, 0)
+        finally:
+            for future in work.running:
+                future.cancel()
+    return found
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        return file_stamp(path)
+    except FileNotFoundError:
+        raise NotFound(f"{path}: no such file") from None
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _stream(
+    work: _Work,
+    source: Source,
+    instrument: str | None,
+    registry: Mapping[str, Instrument],
+    held: list[SourceRecord],
+    progress: Callable[[int], None] | None,
+) -> tuple[int, dict[str, InstrumentQuality]]:
+    rows = 0
+    qualities: dict[str, InstrumentQuality] = {}
+    symbols: dict[tuple[int, int], str] = {}
+    for records in source.batches():
+        index = _index_times(work, records, rows)
+        for instrument_id, day, places in _split(records, index):
+            if (instrument_id, day) not in symbols:
+                symbols[instrument_id, day] = _symbol(work.path, source, instrument_id, day, instrument)
+            symbol, date = symbols[instrument_id, day], _date(day)
+            chosen, times = (records, index) if places is None else (records[places], index[places])
+            positions = np.arange(rows, rows + len(records)) if places is None else places + rows
+            if symbol not in qualities:
+                qualities[symbol] = _quality_of(symbol, work.schema, registry)
+            _cover(qualities[symbol], symbol, registry, int(times.min()), int(times.max()))
+            add_batch(qualities[symbol], date, chosen, times)
+            refuse_overlap(held, str(work.path), work.schema, [(symbol, int(times.min()), int(times.max()))])
+            _wait(work, (symbol, date), records_to_columns(chosen, work.schema, positions))
+        rows += len(records)
+        del records
+        if progress is not None:
+            progress(rows)
+    if rows == 0:
+        raise BadInput(f"{work.path}: holds no records: nothing to ingest")
+    return rows, qualities
+
+
+def _index_times(work: _Work, records: np.ndarray, rows: int) -> np.ndarray:
+    """int64[n]: receive time, else event time, of each record."""
+    index = np.ascontiguousarray(records["ts_event"])
+    late = (index > _LAST_TIME) & (index != UNDEFINED_TIMESTAMP)
+    if has_receive_time(work.schema):
+        recv = np.ascontiguousarray(records["ts_recv"])
+        late |= (recv > _LAST_TIME) & (recv != UNDEFINED_TIMESTAMP)
+        index = np.where(recv == UNDEFINED_TIMESTAMP, index, recv)
+    late |= index == UNDEFINED_TIMESTAMP
+    if late.any():
+        row = int(np.argmax(late))
+        what = "no time at all" if index[row] == UNDEFINED_TIMESTAMP else "a time after the year 2262"
+        raise BadInput(f"{work.path}: record {rows + row} has {what}: the file is damaged, fetch it again")
+    return index.view(np.int64)
+
+
+def _split(records: np.ndarray, index: np.ndarray) -> Iterable[tuple[int, int, np.ndarray | None]]:
+    """(instrument id, UTC day since 1970, places in the batch, ascending); places None: all of them."""
+    ids = records["instrument_id"]
+    first_day, last_day = int(index.min()) // _DAY_NS, int(index.max()) // _DAY_NS
+    if first_day == last_day and (ids == ids[0]).all():
+        yield int(ids[0]), first_day, None
+        return
+    days = index // _DAY_NS
+    keys = np.ascontiguousarray(ids).astype(np.int64) * 2**20 + days  # days since 1970 fit in 20 bits until the year 4840
+    order = np.argsort(keys, kind="stable")
+    bounds = np.flatnonzero(np.diff(keys[order])) + 1
+    groups = np.split(order, bounds)
+    for places in sorted(groups, key=lambda places: int(places[0])):
+        yield int(ids[places[0]]), int(days[places[0]]), places
+
+
+def _date(day: int) -> str:
+    return str(np.datetime64(day, "D"))
+
+
+def _symbol(path: Path, source: Source, instrument_id: int, day: int, instrument: str | None) -> str:
+    found = source.symbol_of(instrument_id, np.datetime64(day, "D").astype(object))
+    if found is None:
+        if instrument is None:
+            raise BadInput(f"{path}: names no instrument for its records (instrument_id {instrument_id}): name it with --instrument")
+        return instrument
+    if instrument is not None and instrument != found:
+        raise BadInput(f"{path}: holds {found} by its own metadata, not {instrument}: leave --instrument away")
+    return found
+
+
+def _quality_of(symbol: str, schema: str, registry: Mapping[str, Instrument]) -> InstrumentQuality:
+    try:
+        known = resolve(symbol, registry)
+    except NotFound:
+        reason = f"{symbol} is in no registry of instruments"
+        return InstrumentQuality(symbol, schema, None, reason, None, reason)
+    return InstrumentQuality(symbol, schema, known.tick_price_e9, None, None, None)
+
+
+def _cover(quality: InstrumentQuality, symbol: str, registry: Mapping[str, Instrument], start_ns: int, end_ns: int) -> None:
+    """Makes the sessions known for the times of the next batch."""
+    if quality.tick_e9 is None or (quality.covered[0] <= start_ns and end_ns <= quality.covered[1]):
+        return
+    from lob.calendar import sessions
+
+    covered = (min(start_ns, quality.covered[0]) - 4 * _DAY_NS, max(end_ns, quality.covered[1]) + 32 * _DAY_NS)
+    found = sessions(resolve(symbol, registry).calendar, *covered)
+    quality.covered = covered
+    quality.sessions = (found.open_ns, found.close_ns)
+    quality.carried[CURSOR] = 0
+
+
+def _wait(work: _Work, key: tuple[str, str], columns: dict[str, np.ndarray]) -> None:
+    """Keeps columns until their part is full, and all parts within the budget of memory."""
+    pending = work.pending.setdefault(key, _Pending())
+    pending.pieces.append(columns)
+    pending.rows += len(columns["row"])
+    pending.bytes += sum(values.nbytes for values in columns.values())
+    if pending.rows >= PART_ROWS:
+        _write_pending(work, key)
+    if len(work.pending) > 1 and sum(waiting.bytes for waiting in work.pending.values()) > BUFFER_BYTES:
+        for largest in sorted(work.pending, key=lambda key: (-work.pending[key].bytes, key))[: max(1, len(work.pending) // 4)]:
+            _write_pending(work, largest)
+
+
+def _write_pending(work: _Work, key: tuple[str, str]) -> None:
+    _collect(work, WRITERS - 1)
+    pieces = work.pending.pop(key).pieces
+    assert work.pool is not None
+    work.running.append(work.pool.submit(_write_part, work, key, pieces))
+
+
+def _collect(work: _Work, still: int) -> None:
+    """Waits until at most `still` parts are being written, oldest first."""
+    while len(work.running) > still:
+        part, file = work.running.pop(0).result()
+        work.parts.append(part)
+        work.staged[part.path] = file
+
+
+def _write_part(work: _Work, key: tuple[str, str], pieces: list[dict[str, np.ndarray]]) -> tuple[Part, Path]:
+    """Hashes and writes one part into the staging folder; runs in a writer thread."""
+    import pyarrow.parquet as pq
+
+    symbol, date = key
+    columns = {name: np.concatenate([piece.pop(name) for piece in pieces]) for name in list(pieces[0])}
+    undefined = take_out_sentinels(columns)
+    index = columns[index_time(work.schema)]
+    if "ts_recv" in undefined:
+        index = np.where(undefined["ts_recv"], columns["ts_event"], index)
+    content_hash = canonical_hash(columns, undefined)
+    first_row = int(columns[ROW][0])
+    name = f"{work.sha256[:16]}-{first_row:012d}.parquet"
+    file = work.folder / name
+    with open(file, "wb") as sink:
+        pq.write_table(to_arrow(columns, undefined, work.schema), sink, row_group_size=ROW_GROUP_ROWS, **parquet_options(work.schema))
+        sink.flush()
+        os.fsync(sink.fileno())
+    part = Part(
+        path=f"{part_folder(work.schema, symbol, date)}/{name}",
+        schema=work.schema,
+        instrument=symbol,
+        date=date,
+        rows=len(index),
+        first_row=first_row,
+        start_ns=int(index.min()),
+        end_ns=int(index.max()),
+        bytes=file.stat().st_size,
+        content_hash=content_hash,
+    )
+    return part, file
+
+
+def _record(work: _Work, size: int, rows: int, qualities: dict[str, InstrumentQuality]) -> SourceRecord:
+    spans = []
+    for symbol in sorted(qualities):
+        days = qualities[symbol].spans.values()
+        spans.append((symbol, min(first for first, _ in days), max(last for _, last in days)))
+    parts = sorted(work.parts, key=lambda part: (part.instrument, part.first_row))
+    quality = [row for symbol in sorted(qualities) for row in report(qualities[symbol])]
+    return SourceRecord(work.sha256, work.path.name, size, work.schema, rows, tuple(spans), tuple(parts), tuple(quality))
+
+
+def _report(record: SourceRecord, path: str, already: bool) -> IngestReport:
+    return IngestReport(
+        source=path,
+        sha256=record.sha256,
+        schema=record.schema,
+        already=already,
+        rows=record.rows,
+        instruments=tuple(symbol for symbol, _, _ in record.spans),
+        start_ns=min(first for _, first, _ in record.spans),
+        end_ns=max(last for _, _, last in record.spans),
+        parts=len(record.parts),
+        bytes=sum(part.bytes for part in record.parts),
+        quality=record.quality,
+        warnings=tuple(_warnings(record, path)),
+    )
+
+
+def _warnings(record: SourceRecord, path: str) -> list[str]:
+    """One line per fault of the data that a person should look at before using it."""
+    lines = []
+    for symbol, _, _ in record.spans:
+        days = [row for row in record.quality if row["instrument"] == symbol]
+        total = {name: sum(row[name] or 0 for row in days) for name in COUNTERS}
+        bars = record.schema in BAR_NS
+        found = []
+        if bars and total["outside_session"]:
+            first = next(row["date"] for row in days if row["outside_session"])
+            found.append((total["outside_session"], f"bars lie outside the trading session (first on {first}): is the time zone right?"))
+        if total["inconsistent_bars"]:
+            found.append((total["inconsistent_bars"], "bars have an open or a close outside low to high"))
+        if total["off_tick_rows"]:
+            found.append((total["off_tick_rows"], "rows hold a price that is no whole number of ticks: they stay out of the tape"))
+        if total["crossed_fault"]:
+            where = "" if days[0]["session_reason"] else " inside the session"
+            found.append((total["crossed_fault"], f"rows show a crossed book{where}: they are never traded on"))
+        if late := total["out_of_order_event"] if bars else total["out_of_order_recv"]:
+            found.append((late, "rows are older than a row before them: they keep their place"))
+        lines += [f"{path}: {symbol}: {count:,} of {total['rows']:,} {what}" for count, what in found]
+        if days[0]["off_tick_reason"]:
+            lines.append(f"{path}: {days[0]['off_tick_reason']}: ticks and sessions were not checked; name it in an instruments file")
+    return lines

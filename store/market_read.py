@@ -1,0 +1,227 @@
+"""Reading the market store: what it holds, and columns of a range of one instrument's rows."""
+
+import os
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lob.errors import BadInput, NotFound
+from lob.records import has_receive_time
+from lob.units import format_time_ns
+from store.catalog import Part, SourceRecord, check_store, read_records
+from store.hashes import canonical_hash
+from store.market_schema import LETTERS, ROW, from_arrow, index_time, is_nullable, store_columns
+
+
+@dataclass(frozen=True)
+class MarketColumns:
+    """Rows of one instrument and schema, ordered by (source, `row`), sources by the start of their span.
+
+    `arrays`: the columns asked for, in the store's dtypes (times int64, prices int64 1e-9); undefined entries hold 0. `undefined`: a bool
+    mask for each nullable column among them. `source` int32[n] indexes `sources` (SHA-256 of the files), `row` int64[n] is the position in
+    that file. `data_hash`: SHA-256 (hex) over the values of all of these and the sources (`store.hashes.canonical_hash`).
+    """
+
+    instrument: str
+    schema: str
+    arrays: dict[str, np.ndarray]
+    undefined: dict[str, np.ndarray]
+    source: np.ndarray
+    row: np.ndarray
+    sources: tuple[str, ...]
+    data_hash: str
+
+    @property
+    def rows(self) -> int:
+        return len(self.row)
+
+
+def list_parts(store: str | os.PathLike) -> list[Part]:
+    """Every part of the store, by schema, instrument, source span and row. Raises NotFound, StaleCache, BadInput."""
+    records = read_records(check_store(store))
+    return [
+        part for _, part in sorted(((_order(record, part), part) for record in records for part in record.parts), key=lambda pair: pair[0])
+    ]
+
+
+def _order(record: SourceRecord, part: Part) -> tuple:
+    start = next(first for symbol, first, _ in record.spans if symbol == part.instrument)
+    return part.schema, part.instrument, start, record.sha256, part.first_row
+
+
+def summarize_store(store: str | os.PathLike) -> list[dict[str, Any]]:
+    """One row per instrument and schema: span, rows, dates, files, bytes, and the sums of its quality counts (None: could not be made)."""
+    records = read_records(check_store(store))
+    parts: dict[tuple[str, str], list[Part]] = defaultdict(list)
+    sources: dict[tuple[str, str], list[str]] = defaultdict(list)
+    quality: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for record in records:
+        for symbol, _, _ in record.spans:
+            sources[symbol, record.schema].append(record.name)
+        for part in record.parts:
+            parts[part.instrument, part.schema].append(part)
+        for day in record.quality:
+            quality[day["instrument"], record.schema].append(day)
+    rows = []
+    for symbol, schema in sorted(parts):
+        held = parts[symbol, schema]
+        row: dict[str, Any] = {
+            "instrument": symbol,
+            "schema": schema,
+            "start": format_time_ns(min(part.start_ns for part in held)),
+            "end": format_time_ns(max(part.end_ns for part in held)),
+            "rows": sum(part.rows for part in held),
+            "dates": len({part.date for part in held}),
+            "sources": sorted(sources[symbol, schema]),
+            "parts": len(held),
+            "bytes": sum(part.bytes for part in held),
+        }
+        row["quality"] = _total(quality[symbol, schema])
+        rows.append(row)
+    return rows
+
+
+def _total(days: list[dict[str, Any]]) -> dict[str, Any]:
+    """Sums over dates (the longest gap: its maximum); a count that is None on every date stays None."""
+    total: dict[str, Any] = {}
+    for name, value in days[0].items():
+        if name in ("instrument", "schema", "date", "start_ns", "end_ns", "rows"):
+            continue
+        values = [day[name] for day in days if day[name] is not None]
+        if name.endswith("_reason"):
+            total[name] = values[0] if values else None
+        else:
+            total[name] = (max(values) if name == "longest_gap_ns" else sum(values)) if values else None
+        assert value is None or isinstance(value, int | str)
+    return total
+
+
+def quality_rows(store: str | os.PathLike) -> list[dict[str, Any]]:
+    """The quality report: one row per source file, instrument, schema and UTC date."""
+    records = read_records(check_store(store))
+    rows = [{"source": record.name, "source_sha256": record.sha256} | row for record in records for row in record.quality]
+    return sorted(rows, key=lambda row: (row["schema"], row["instrument"], row["date"], row["source_sha256"]))
+
+
+def read_columns(
+    store: str | os.PathLike, instrument: str, schema: str, start_ns: int, end_ns: int, columns: tuple[str, ...] | list[str] | None = None
+) -> MarketColumns:
+    """The rows whose index time (`ts_recv`, else `ts_event`) lies in [start_ns, end_ns). `columns` None: all of the schema's.
+
+    Raises NotFound for an instrument, schema or column that is not there (naming what is), BadInput for an empty range or one without rows.
+    """
+    root = check_store(store)
+    if start_ns >= end_ns:
+        raise BadInput(f"the range is empty: it starts at {format_time_ns(start_ns)} and ends at {format_time_ns(end_ns)}")
+    records = _holding(root, read_records(root), instrument, schema)
+    names = _known(schema, columns)
+    pieces: dict[str, list[np.ndarray]] = {name: [] for name in (*names, ROW, "source")}
+    masks: dict[str, list[np.ndarray]] = {name: [] for name in names if is_nullable(name)}
+    sources: list[str] = []
+    for record in records:
+        parts = [part for part in record.parts if part.instrument == instrument and part.start_ns < end_ns and part.end_ns >= start_ns]
+        rows = sum(
+            _read_part(root, part, start_ns, end_ns, names, pieces, masks) for part in sorted(parts, key=lambda part: part.first_row)
+        )
+        if rows:
+            pieces["source"].append(np.full(rows, len(sources), np.int32))
+            sources.append(record.sha256)
+    if not sources:
+        spans = ", ".join(f"{format_time_ns(first)} to {format_time_ns(last)}" for first, last in _spans(records, instrument))
+        asked = f"{format_time_ns(start_ns)} to {format_time_ns(end_ns)}"
+        raise BadInput(f"{root}: {instrument} {schema} has no rows from {asked}; it has rows from {spans}")
+    arrays = {name: np.concatenate(pieces.pop(name)) for name in list(pieces)}
+    undefined = {name: np.concatenate(masks.pop(name)) for name in list(masks)}
+    data_hash = canonical_hash(
+        arrays | {f"sha256_{i}": np.frombuffer(bytes.fromhex(sha), np.uint8) for i, sha in enumerate(sources)}, undefined
+    )
+    source, row = arrays.pop("source"), arrays[ROW] if ROW in names else arrays.pop(ROW)
+    return MarketColumns(instrument, schema, arrays, undefined, source, row, tuple(sources), data_hash)
+
+
+def _holding(root: Path, records: list[SourceRecord], instrument: str, schema: str) -> list[SourceRecord]:
+    """The records that hold the instrument in the schema, by the start of their span. Raises NotFound."""
+    held: dict[str, set[str]] = defaultdict(set)
+    for record in records:
+        for symbol, _, _ in record.spans:
+            held[symbol].add(record.schema)
+    if instrument not in held:
+        raise NotFound(
+            f"{root}: no instrument {instrument}; the store holds {_some(held) or 'nothing yet: `sim ingest FILE` puts data in'}"
+        )
+    if schema not in held[instrument]:
+        raise NotFound(f"{root}: {instrument} has no {schema}; it has {_some(held[instrument])}")
+    chosen = [record for record in records if record.schema == schema and any(symbol == instrument for symbol, _, _ in record.spans)]
+    return sorted(chosen, key=lambda record: next((first, record.sha256) for symbol, first, _ in record.spans if symbol == instrument))
+
+
+def _some(names) -> str:
+    shown = sorted(names)
+    return ", ".join(shown[:20]) + (f" and {len(shown) - 20} more" if len(shown) > 20 else "")
+
+
+def _spans(records: list[SourceRecord], instrument: str) -> list[tuple[int, int]]:
+    return [(first, last) for record in records for symbol, first, last in record.spans if symbol == instrument]
+
+
+def _known(schema: str, columns: tuple[str, ...] | list[str] | None) -> list[str]:
+    known = store_columns(schema)
+    unknown = [name for name in columns or () if name not in known]
+    if unknown:
+        raise NotFound(f"{schema} has no column {unknown[0]}; it has {', '.join(known)}")
+    return list(dict.fromkeys(columns)) if columns is not None else list(known)
+
+
+def _read_part(
+    root: Path,
+    part: Part,
+    start_ns: int,
+    end_ns: int,
+    names: list[str],
+    pieces: dict[str, list[np.ndarray]],
+    masks: dict[str, list[np.ndarray]],
+) -> int:
+    """Appends the part's rows in the range to `pieces` and `masks`; returns how many they are."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    dtypes = store_columns(part.schema)
+    try:
+        file = pq.ParquetFile(root / part.path, read_dictionary=[name for name in LETTERS if name in dtypes])
+        groups = list(range(file.num_row_groups))
+        if part.start_ns < start_ns or part.end_ns >= end_ns:
+            groups = [group for group in groups if _may_hold(file, group, part.schema, start_ns, end_ns)]
+        if not groups:
+            return 0
+        times = [name for name in ("ts_event", "ts_recv") if name in dtypes]
+        table = file.read_row_groups(groups, columns=list(dict.fromkeys([*names, ROW, *times])), use_threads=False)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise BadInput(
+            f"{root / part.path}: the part cannot be read ({str(error).splitlines()[0]}): restore it or rebuild the store"
+        ) from None
+    read = {name: from_arrow(table[name], name, dtypes[name]) for name in table.column_names}
+    index, mask = read[index_time(part.schema)]
+    if mask is not None and has_receive_time(part.schema):
+        index = np.where(mask, read["ts_event"][0], index)
+    chosen = (index >= start_ns) & (index < end_ns)
+    rows = int(chosen.sum())
+    everything = rows == len(chosen)
+    for name in dict.fromkeys([*names, ROW]):
+        values, mask = read[name]
+        pieces[name].append(values if everything else values[chosen])
+        if name in masks:
+            masks[name].append(np.zeros(rows, bool) if mask is None else mask if everything else mask[chosen])
+    return rows
+
+
+def _may_hold(file, group: int, schema: str, start_ns: int, end_ns: int) -> bool:
+    """Whether a row group can hold rows of the range, by its statistics; undefined times make it uncertain."""
+    metadata = file.metadata.row_group(group)
+    column = next(metadata.column(i) for i in range(metadata.num_columns) if metadata.column(i).path_in_schema == index_time(schema))
+    statistics = column.statistics
+    if statistics is None or not statistics.has_min_max or statistics.null_count:
+        return True
+    return statistics.min < end_ns and statistics.max >= start_ns

@@ -1,0 +1,211 @@
+"""The quality report of an ingest: what is odd in the data, counted per instrument and UTC date while it streams by. It changes nothing.
+
+A crossed or locked book is put in the first class that fits: *pre-open* (outside every session of the instrument's calendar), *mid-event*
+(the record does not end its event: no F_LAST), else a *data fault*.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lob.jit import kernel_cpu
+from lob.records import BAR_NS, F_BAD_TS_RECV, F_LAST, F_MAYBE_BAD_BOOK, F_SNAPSHOT, RECORDS
+from lob.units import UNDEFINED_PRICE, UNDEFINED_TIMESTAMP
+
+BOOK_GAP_NS = 60 * 10**9
+"""Silence inside a session that counts as a gap, for records that are events; for bars it is a bar that is missing."""
+
+COUNTERS = (
+    "rows", "gaps", "longest_gap_ns", "out_of_order_recv", "out_of_order_event", "undefined_prices", "undefined_times", "off_tick_prices",
+    "off_tick_rows", "crossed_pre_open", "crossed_mid_event", "crossed_fault", "locked_pre_open", "locked_mid_event", "locked_fault",
+    "one_sided_books", "empty_books", "bad_ts_recv", "maybe_bad_book", "snapshots", "outside_session", "trades", "traded_lots",
+    "inconsistent_bars",
+)  # fmt: skip
+"""What is counted, in the kernels' order."""
+
+(
+    _ROWS, _GAPS, _LONGEST_GAP, _RECV_ORDER, _EVENT_ORDER, _UNDEFINED_PRICES, _UNDEFINED_TIMES, _OFF_TICK_PRICES, _OFF_TICK_ROWS,
+    _CROSSED, _CROSSED_MID, _CROSSED_FAULT, _LOCKED, _LOCKED_MID, _LOCKED_FAULT, _ONE_SIDED, _EMPTY, _BAD_RECV, _BAD_BOOK, _SNAPSHOTS,
+    _OUTSIDE, _TRADES, _TRADED, _INCONSISTENT,
+) = range(len(COUNTERS))  # fmt: skip
+# What is carried from batch to batch of one instrument.
+_MAX_RECV, _MAX_EVENT, _LAST_INDEX, _LAST_SESSION, CURSOR = range(5)
+
+_NEVER = -(2**62)
+_NO_TIME = -1  # UNDEFINED_TIMESTAMP seen as int64
+_TRADE_ACTION = ord("T")
+
+
+@dataclass
+class InstrumentQuality:
+    """Running counts of one instrument of one source: `days` maps the UTC date to its counters and (first, last) index time."""
+
+    instrument: str
+    schema: str
+    tick_e9: int | None
+    off_tick_reason: str | None
+    sessions: tuple[np.ndarray, np.ndarray] | None
+    session_reason: str | None
+    days: dict[str, np.ndarray] = field(default_factory=dict)
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    covered: tuple[int, int] = (2**62, -(2**62))  # the times for which `sessions` is known
+    carried: np.ndarray = field(default_factory=lambda: np.array([_NEVER, _NEVER, _NEVER, _NEVER, 0], np.int64))
+
+
+def add_batch(quality: InstrumentQuality, date: str, records: np.ndarray, index_ns: np.ndarray) -> None:
+    """Counts a batch of one instrument and date. `index_ns` int64[n]: the time that dates each row."""
+    counts = quality.days.setdefault(date, np.zeros(len(COUNTERS), np.int64))
+    first, last = int(index_ns.min()), int(index_ns.max())
+    known = quality.spans.get(date, (first, last))
+    quality.spans[date] = (min(first, known[0]), max(last, known[1]))
+    words = np.require(records, requirements=["C", "A"]).view(np.int64).reshape(len(records), -1)
+    if not words.flags.aligned:
+        words = words.copy()
+    opens, closes = quality.sessions if quality.sessions is not None else (np.empty(0, np.int64), np.empty(0, np.int64))
+    known_sessions, tick = quality.sessions is not None, quality.tick_e9 or 0
+    if quality.schema in BAR_NS:
+        _count_bars(words, tick, opens, closes, known_sessions, BAR_NS[quality.schema], counts, quality.carried)
+    else:
+        levels = (RECORDS[quality.schema].itemsize - 48) // 32
+        _count_book(words, levels, tick, opens, closes, known_sessions, BOOK_GAP_NS, counts, quality.carried)
+
+
+@kernel_cpu
+def _session_at(ts, opens, closes, cursor):
+    """Index of the session that holds ts, or -1, and where the search may go on from."""
+    n = len(opens)
+    while cursor > 0 and ts < opens[cursor]:
+        cursor -= 1
+    while cursor + 1 < n and ts >= opens[cursor + 1]:
+        cursor += 1
+    if n > 0 and opens[cursor] <= ts < closes[cursor]:
+        return cursor, cursor
+    return -1, cursor
+
+
+@kernel_cpu
+def _count_time(index, session, opens, known_sessions, gap_ns, counts, carried):
+    """Gaps between rows of one session (of the whole file where sessions are unknown). A session is known by its opening time."""
+    opened = opens[session] if session >= 0 else _NEVER
+    same = opened == carried[_LAST_SESSION] and session >= 0 if known_sessions else carried[_LAST_INDEX] != _NEVER
+    silence = index - carried[_LAST_INDEX]
+    if same and silence > gap_ns:
+        counts[_GAPS] += 1
+        counts[_LONGEST_GAP] = max(counts[_LONGEST_GAP], silence)
+    carried[_LAST_INDEX] = index
+    carried[_LAST_SESSION] = opened
+    if known_sessions and session < 0:
+        counts[_OUTSIDE] += 1
+
+
+@kernel_cpu
+def _count_book(words, levels, tick, opens, closes, known_sessions, gap_ns, counts, carried):
+    """Records of trades, mbp-1 and mbp-10, as 64-bit words: header, ts_event, price, size|action|side|flags|depth, ts_recv, delta|sequence,
+    then per level bid price, ask price, sizes, counts."""
+    cursor = carried[CURSOR]
+    checked = np.zeros(2 * levels + 1, np.int64)  # a price that repeats the one that stood there is not divided again
+    checked_off = np.zeros(2 * levels + 1, np.int64)
+    for i in range(words.shape[0]):
+        counts[_ROWS] += 1
+        event, recv, packed = words[i, 1], words[i, 4], words[i, 3]
+        counts[_UNDEFINED_TIMES] += (event == _NO_TIME) + (recv == _NO_TIME)
+        if recv != _NO_TIME:
+            counts[_RECV_ORDER] += recv < carried[_MAX_RECV]
+            carried[_MAX_RECV] = max(carried[_MAX_RECV], recv)
+        if event != _NO_TIME:
+            counts[_EVENT_ORDER] += event < carried[_MAX_EVENT]
+            carried[_MAX_EVENT] = max(carried[_MAX_EVENT], event)
+        index = recv if recv != _NO_TIME else event
+        session, cursor = _session_at(index, opens, closes, cursor)
+        _count_time(index, session, opens, known_sessions, gap_ns, counts, carried)
+        action = (packed >> 32) & 0xFF
+        flags = (packed >> 48) & 0xFF
+        counts[_BAD_RECV] += (flags & F_BAD_TS_RECV) != 0
+        counts[_BAD_BOOK] += (flags & F_MAYBE_BAD_BOOK) != 0
+        counts[_SNAPSHOTS] += (flags & F_SNAPSHOT) != 0
+        if action == _TRADE_ACTION:
+            counts[_TRADES] += 1
+            counts[_TRADED] += packed & 0xFFFFFFFF
+        off = 0
+        for k in range(2 * levels + 1):
+            price = words[i, 2] if k == 0 else words[i, 6 + 4 * ((k - 1) >> 1) + ((k - 1) & 1)]
+            if price == UNDEFINED_PRICE:
+                counts[_UNDEFINED_PRICES] += 1
+            elif tick > 0:
+                if price != checked[k]:
+                    checked[k] = price
+                    checked_off[k] = price % tick != 0
+                off += checked_off[k]
+        counts[_OFF_TICK_PRICES] += off
+        counts[_OFF_TICK_ROWS] += off > 0
+        if levels > 0:
+            bid, ask = words[i, 6], words[i, 7]
+            if bid == UNDEFINED_PRICE and ask == UNDEFINED_PRICE:
+                counts[_EMPTY] += 1
+            elif bid == UNDEFINED_PRICE or ask == UNDEFINED_PRICE:
+                counts[_ONE_SIDED] += 1
+            elif bid >= ask:
+                kind = _CROSSED if bid > ask else _LOCKED
+                if not (known_sessions and session < 0):
+                    kind += 1 if (flags & F_LAST) == 0 else 2
+                counts[kind] += 1
+    carried[CURSOR] = cursor
+
+
+@kernel_cpu
+def _count_bars(words, tick, opens, closes, known_sessions, bar_ns, counts, carried):
+    """OHLCV records as 64-bit words: header, ts_event, open, high, low, close, volume."""
+    cursor = carried[CURSOR]
+    for i in range(words.shape[0]):
+        counts[_ROWS] += 1
+        event = words[i, 1]
+        counts[_EVENT_ORDER] += event < carried[_MAX_EVENT]
+        carried[_MAX_EVENT] = max(carried[_MAX_EVENT], event)
+        session, cursor = _session_at(event, opens, closes, cursor)
+        _count_time(event, session, opens, known_sessions, bar_ns, counts, carried)
+        off, undefined = 0, 0
+        for k in range(2, 6):
+            if words[i, k] == UNDEFINED_PRICE:
+                undefined += 1
+            elif tick > 0:
+                off += words[i, k] % tick != 0
+        counts[_UNDEFINED_PRICES] += undefined
+        counts[_OFF_TICK_PRICES] += off
+        counts[_OFF_TICK_ROWS] += off > 0
+        low, high = words[i, 4], words[i, 3]
+        if undefined == 0 and not (low <= words[i, 2] <= high and low <= words[i, 5] <= high):
+            counts[_INCONSISTENT] += 1
+        counts[_TRADED] += words[i, 6]
+    carried[CURSOR] = cursor
+
+
+def report(quality: InstrumentQuality) -> list[dict[str, Any]]:
+    """One row per date. A count that cannot be made for the schema or the instrument is None, with the reason beside it if it needs one."""
+    bars = quality.schema in BAR_NS
+    book = RECORDS[quality.schema].itemsize > 48 and not bars
+    absent: set[str] = set()
+    if bars:
+        absent |= {"out_of_order_recv", "bad_ts_recv", "maybe_bad_book", "snapshots", "trades"}
+    else:
+        absent.add("inconsistent_bars")
+    if not book:
+        absent |= {name for name in COUNTERS if name.startswith(("crossed", "locked")) or name.endswith("_books")}
+    if quality.tick_e9 is None:
+        absent |= {"off_tick_prices", "off_tick_rows"}
+    if quality.sessions is None:
+        absent |= {"outside_session", "crossed_pre_open", "locked_pre_open"}
+    rows = []
+    for date in sorted(quality.days):
+        counts = dict(zip(COUNTERS, quality.days[date].tolist(), strict=True))
+        row: dict[str, Any] = {"instrument": quality.instrument, "schema": quality.schema, "date": date}
+        row |= {"start_ns": quality.spans[date][0], "end_ns": quality.spans[date][1]}
+        for kind in ("crossed", "locked"):
+            row[kind] = sum(counts[name] for name in COUNTERS if name.startswith(kind)) if book else None
+        row |= {name: None if name in absent else counts[name] for name in COUNTERS}
+        row |= {"off_tick_reason": quality.off_tick_reason, "session_reason": quality.session_reason}
+        rows.append(row)
+    return rows
+
+
+assert UNDEFINED_TIMESTAMP == 2**64 - 1, "the kernels see the undefined time as -1"
