@@ -1,0 +1,173 @@
+"""A run's log as summary and verify read it: the manifest's terms, the tables as Arrow, and which part each row came from."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lob.errors import DamagedLog
+from lob.units import PRICE_SCALE, USD_MICROS
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+PHASES = {"train": 0, "eval": 1, "replay": 2}
+FINISHED = "finished"
+"""The end state of a run that played its window to the end."""
+
+_MISSING: Any = object()
+
+
+@dataclass(frozen=True)
+class RunTerms:
+    """What summary and verify take from a manifest. Money in micro-dollars, times in ns."""
+
+    level: str
+    lanes: int
+    phases: tuple[str, ...]
+    capital_usd_micros: int
+    max_lots: int
+    fee_usd_micros: int
+    margin_usd_micros: int
+    floor_usd_micros: int
+    trail_ticks: int
+    plan_lock_steps: int
+    reward_scale_usd_micros: int
+    latency_ns: int
+    step_limit: int | None
+    instrument: str
+    schema: str
+    start_ns: int
+    end_ns: int
+    read_start_ns: int
+    read_end_ns: int
+    sources: tuple[str, ...]
+    columns: list[str] | None
+    data_hash: str | None
+    calendar: str
+    tick_price_e9: int
+    tick_value_usd_micros: int
+    slippage_ticks: int
+
+    @property
+    def is_bars(self) -> bool:
+        return self.schema.startswith("ohlcv")
+
+
+@dataclass(frozen=True)
+class RunData:
+    """Tables keep the order in which they are read; `parts` are (name, rows) in that order, so a row number names its part."""
+
+    manifest: Mapping[str, Any]
+    tables: Mapping[str, "pa.Table"]
+    parts: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+    summary: Mapping[str, Any] | None = None
+    finished: bool = True
+    ends: str = "finished"
+    steps: int = -1
+
+    @property
+    def terms(self) -> RunTerms:
+        return terms_of(self.manifest)
+
+    def has(self, table: str) -> bool:
+        return table in self.tables
+
+    def place(self, table: str, row: int) -> tuple[str, int]:
+        """(part, row within it) of a row of a table."""
+        for name, rows in self.parts.get(table, ()):
+            if row < rows:
+                return name, row
+            row -= rows
+        return "", row
+
+
+def terms_of(manifest: Mapping[str, Any]) -> RunTerms:
+    """The manifest's terms. Raises DamagedLog naming the key that is missing."""
+
+    def get(path: str, default: Any = _MISSING) -> Any:
+        value: Any = manifest
+        for key in path.split("."):
+            if not isinstance(value, Mapping) or key not in value:
+                if default is not _MISSING:
+                    return default
+                raise DamagedLog(f"manifest.json: `{path}` is missing: this is no run that summary and verify can judge")
+            value = value[key]
+        return value
+
+    config, env, tape, data = "identity.config.", "identity.config.env.", "identity.config.tape.", "identity.data."
+    start, end = int(get(tape + "start_ns")), int(get(tape + "end_ns"))
+    tick, multiplier = Fraction(get(config + "instrument.tick")), Fraction(get(config + "instrument.multiplier"))
+    return RunTerms(
+        level=get("log.level"),
+        lanes=int(get(config + "lanes")),
+        phases=(get(config + "phase"),),
+        capital_usd_micros=int(get(env + "capital_usd_micros")),
+        max_lots=int(get(env + "max_lots")),
+        fee_usd_micros=int(get(env + "fee_usd_micros")),
+        margin_usd_micros=int(get(env + "margin_usd_micros")),
+        floor_usd_micros=int(get(env + "floor_usd_micros")),
+        trail_ticks=int(get(env + "trail_ticks")),
+        plan_lock_steps=int(get(env + "plan_lock_steps")),
+        reward_scale_usd_micros=int(get(env + "reward_scale_usd_micros")),
+        latency_ns=int(get(tape + "latency_ns")),
+        step_limit=get(tape + "step_limit", None),
+        instrument=get(config + "instrument.symbol"),
+        schema=get(tape + "market_schema"),
+        start_ns=start,
+        end_ns=end,
+        read_start_ns=int(get(data + "read_start_ns", start)),
+        read_end_ns=int(get(data + "read_end_ns", end)),
+        sources=tuple(get(data + "sources")),
+        columns=get(data + "columns", None),
+        data_hash=get(data + "data_hash", None),
+        calendar=get(config + "instrument.calendar"),
+        tick_price_e9=int(tick * PRICE_SCALE),
+        tick_value_usd_micros=int(tick * multiplier * USD_MICROS),
+        slippage_ticks=int(get(tape + "slippage_ticks", 1)),
+    )
+
+
+def ints(table: "pa.Table", name: str, null: int = 0) -> "np.ndarray":
+    """One integer column as numpy, in its own width; nulls become `null`."""
+    import pyarrow.compute as pc
+
+    column = table.column(name).combine_chunks()
+    if column.null_count:
+        column = pc.fill_null(column, null)
+    return column.to_numpy(zero_copy_only=False)
+
+
+def load(run_dir: str | Path) -> RunData:
+    """The committed log of a run directory: sealed parts in chain order, then the committed journal. Raises DamagedLog, NotFound."""
+    import pyarrow.parquet as pq
+
+    from store.run_read import read_run, read_table
+
+    files = read_run(run_dir)
+    tables, parts = {}, {}
+    for name in files.tables:
+        rows = read_table(files, name)
+        held = [(str(path.relative_to(files.run_dir)), pq.read_metadata(path).num_rows) for path in files.parts[name]]
+        if files.journal[name].num_rows:
+            held.append(("journal", files.journal[name].num_rows))
+        if kept(files.tables[name].levels, files.manifest["log"]["level"]):
+            tables[name], parts[name] = rows, tuple(held)
+    summary = files.run_dir / "eval_summary.json"
+    return RunData(
+        files.manifest,
+        tables,
+        parts,
+        json.loads(summary.read_bytes()) if summary.is_file() else None,
+        files.state == FINISHED,
+        files.ends,
+        files.steps,
+    )
+
+
+def kept(levels: tuple[str, ...], level: str) -> bool:
+    """Whether a table with these levels is written at a run's level."""
+    return level.partition(":")[0] in levels

@@ -1,0 +1,365 @@
+"""The summary of a run (`eval_summary.json`): strict JSON, a function of the log alone, byte-equal for equal logs.
+
+USD comes from `trades`, and from `fills` for the bridge of open lots; equity figures come from `steps`. What the log level does not hold is
+null, and its reason stands beside it. Money is given twice: `*_usd_micros` is the integer, `*_usd` the same number in dollars.
+"""
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lob.actions import Direction, EndReason, Magnitude, Phase
+from lob.units import USD_MICROS
+from sim import metrics
+from sim.metrics import Figure, Undefined
+from sim.run_data import PHASES, RunData, RunTerms, ints
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT = 1
+AGGREGATION = "USD and counts are sums over lanes; ratios are means over the lanes in which they are defined; drawdown is the worst lane's"
+PNL_RULE = "closed price differences minus every fee, each booked when it happens; open lots count with their entry fees only"
+
+
+def summarize(run: RunData | str | Path) -> dict[str, Any]:
+    """The summary as a JSON-ready dict. `run` is loaded tables or a run directory (its committed log, finished or not)."""
+    if not isinstance(run, RunData):
+        from sim.run_data import load
+
+        run = load(run)
+    terms = run.terms
+    phases = [_phase(run, terms, name) for name in terms.phases]
+    total = sum(phase["total_pnl_usd_micros"] for phase in phases) if all(_known(p, "total_pnl_usd_micros") for p in phases) else None
+    out: dict[str, Any] = {
+        "format": FORMAT,
+        "instrument": terms.instrument,
+        "schema": terms.schema,
+        "level": terms.level,
+        "lanes": terms.lanes,
+    }
+    out |= {"start_ns": terms.start_ns, "end_ns": terms.end_ns, "finished": run.finished}
+    _put_usd(out, "total_pnl", Undefined("level_has_no_trades") if total is None else total)
+    out |= {"pnl_rule": PNL_RULE, "aggregation": AGGREGATION, "limit": "the tape does not react to us", "phases": phases}
+    return out
+
+
+def to_json(summary: Mapping[str, Any]) -> str:
+    """Strict JSON text (no NaN, no Infinity), keys in their order, one newline at the end."""
+    return json.dumps(summary, indent=2, allow_nan=False) + "\n"
+
+
+def session_ns_per_year(calendar: str, start_ns: int) -> int:
+    """Open market in the calendar year that holds `start_ns`, in ns, from the calendar's own sessions."""
+    from lob.calendar import sessions
+
+    year = (dt.datetime(1970, 1, 1) + dt.timedelta(seconds=start_ns // 10**9)).year
+    first, last = (int(dt.datetime(y, 1, 1, tzinfo=dt.UTC).timestamp()) * 10**9 for y in (year, year + 1))
+    held = sessions(calendar, first, last)
+    return int((np.minimum(held.close_ns, last) - np.maximum(held.open_ns, first)).clip(min=0).sum())
+
+
+# --- one phase ---
+
+
+def _phase(run: RunData, terms: RunTerms, name: str) -> dict[str, Any]:
+    code = PHASES[name]
+    tables = {table: rows.filter(_equals(rows, "phase", code)) for table, rows in run.tables.items() if "phase" in rows.column_names}
+    out: dict[str, Any] = {"phase": name, "lanes": terms.lanes}
+    _put_usd(out, "initial_equity", terms.lanes * terms.capital_usd_micros)
+    out |= _trade_figures(tables, terms, run.finished)
+    out |= _step_figures(tables, terms)
+    out["lane_rows"] = _lane_rows(tables, terms, run.finished)
+    out["episodes"] = _episode_rows(tables, terms, run.finished)
+    return out
+
+
+def _trade_figures(tables: Mapping[str, "pa.Table"], terms: RunTerms, finished: bool) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    if "trades" not in tables:
+        for name in ("total_pnl", "trades_pnl", "bridge_of_open_lots", "fees"):
+            _put_usd(out, name, metrics.LEVEL_HAS_NO_TRADES)
+        _put(out, "trades", metrics.LEVEL_HAS_NO_TRADES)
+        return out
+    trades = tables["trades"]
+    realized, fee = ints(trades, "realized_usd_micros"), ints(trades, "fee_usd_micros")
+    bridge = _bridge(tables, finished)
+    closed = int(realized.sum())
+    _put_usd(out, "total_pnl", closed + bridge if not isinstance(bridge, Undefined) else bridge)
+    _put_usd(out, "trades_pnl", closed)
+    _put_usd(out, "bridge_of_open_lots", bridge)
+    _put_usd(out, "fees", int(fee.sum()) - bridge if not isinstance(bridge, Undefined) else bridge)
+    out |= _outcomes(realized)
+    out["per_magnitude"] = _split(realized, fee, ints(trades, "magnitude_bin"), {m.name.lower(): int(m) for m in Magnitude})
+    out["per_direction"] = _split(realized, fee, ints(trades, "side"), {"long": 1, "short": -1})
+    return out
+
+
+def _bridge(tables: Mapping[str, "pa.Table"], finished: bool) -> int | Undefined:
+    """Minus the entry fees of lots still open: they are booked, and in no trade yet. All fees paid less those that trades carry."""
+    if "fills" in tables:
+        return int(ints(tables["trades"], "fee_usd_micros").sum() - ints(tables["fills"], "fee_usd_micros").sum())
+    return 0 if finished else Undefined("open_lots_need_fills")  # the drain closed everything
+
+
+def _outcomes(realized: np.ndarray) -> dict[str, Any]:
+    wins, losses = int((realized > 0).sum()), int((realized < 0).sum())
+    won, lost = int(realized[realized > 0].sum()), int(realized[realized < 0].sum())
+    out: dict[str, Any] = {"trades": len(realized), "wins": wins, "losses": losses}
+    _put(out, "win_rate", metrics.ratio(wins, len(realized), metrics.NO_TRADES))
+    _put(out, "profit_factor", metrics.ratio(won, -lost, metrics.NO_LOSS if len(realized) else metrics.NO_TRADES))
+    return out
+
+
+def _split(realized: np.ndarray, fee: np.ndarray, key: np.ndarray, groups: Mapping[str, int]) -> dict[str, Any]:
+    out = {}
+    for name, code in groups.items():
+        chosen = key == code
+        row = _outcomes(realized[chosen])
+        _put_usd(row, "pnl", int(realized[chosen].sum()))
+        _put_usd(row, "fees", int(fee[chosen].sum()))
+        out[name] = row
+    return out
+
+
+def _step_figures(tables: Mapping[str, "pa.Table"], terms: RunTerms) -> dict[str, Any]:
+    names = (
+        "decisions",
+        "annualisation_factor",
+        "sharpe",
+        "sharpe_per_step",
+        "compounded_return",
+        "max_drawdown_fraction",
+        "active_fraction",
+        "exposed_fraction",
+    )
+    out: dict[str, Any] = {}
+    if "steps" not in tables:
+        for name in names:
+            _put(out, name, metrics.LEVEL_HAS_NO_STEPS)
+        for name in ("final_equity", "unrealized", "max_drawdown"):
+            _put_usd(out, name, metrics.LEVEL_HAS_NO_STEPS)
+        return out
+    steps = tables["steps"]
+    series = _equity_series(steps, terms)
+    factor = _factor(steps, terms)
+    out["lanes_in_steps"] = len(series)
+    decided = ints(steps, "is_drain") == 0
+    out["decisions"] = int(decided.sum())
+    whole = len(series) == terms.lanes
+    last = _last_rows(steps)
+    partial = Undefined("steps_of_some_lanes_only")
+    _put_usd(out, "final_equity", int(ints(steps, "equity_usd_micros")[last].sum()) if whole else partial)
+    _put_usd(out, "unrealized", int(ints(steps, "unrealized_usd_micros")[last].sum()) if whole else partial)
+    _put_usd(out, "max_drawdown", max((metrics.max_drawdown_usd_micros(values) for values in series.values()), default=0))
+    _put(out, "max_drawdown_fraction", _worst([metrics.max_drawdown_fraction(values) for values in series.values()]))
+    returns = [metrics.step_returns(_fold_drain(values)) for values in series.values()]
+    _put(out, "compounded_return", _mean([metrics.compounded_return(r) for r in returns]))
+    _put(out, "annualisation_factor", factor)
+    _put(out, "sharpe", _mean([metrics.sharpe(r, factor) for r in returns]))
+    _put(out, "sharpe_per_step", _mean([metrics.sharpe(r, 1.0) for r in returns]))
+    out |= _distributions(steps)
+    return out
+
+
+def _distributions(steps: "pa.Table") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    played = ints(steps, "picked_action") >= 0
+    total = int(played.sum())
+    for kind in ("picked", "actual"):
+        direction, magnitude = ints(steps, f"{kind}_direction")[played], ints(steps, f"{kind}_magnitude")[played]
+        counts = [int((direction == d).sum()) for d in Direction]
+        short, hold, long, flat = counts
+        out[f"{kind}_direction"] = {d.name.lower(): count for d, count in zip(Direction, counts, strict=True)}
+        out[f"{kind}_magnitude"] = {m.name.lower(): int((magnitude == m).sum()) for m in Magnitude}
+        _put(out, f"{kind}_entropy_4way", metrics.entropy(counts))
+        _put(out, f"{kind}_entropy_3way", metrics.entropy((short, hold + flat, long)))
+        _put(out, f"{kind}_active_fraction", metrics.ratio(short + long, total, metrics.NO_STEPS))
+    out["played_decisions"] = total
+    _put(out, "active_fraction", metrics.ratio(out["actual_direction"]["short"] + out["actual_direction"]["long"], total, metrics.NO_STEPS))
+    _put(out, "exposed_fraction", metrics.ratio(int((ints(steps, "position_lots")[played] != 0).sum()), total, metrics.NO_STEPS))
+    return out
+
+
+# --- rows per lane and per episode ---
+
+
+def _lane_rows(tables: Mapping[str, "pa.Table"], terms: RunTerms, finished: bool) -> list[dict[str, Any]]:
+    lanes = np.arange(terms.lanes)
+    sums = _pnl_by(tables, lanes, lambda rows: ints(rows, "lane").astype(np.int64))
+    steps = tables.get("steps")
+    series = _equity_series(steps, terms) if steps is not None else {}
+    factor: Figure = _factor(steps, terms) if steps is not None else metrics.LEVEL_HAS_NO_STEPS
+    ends = _end_reasons(steps) if steps is not None else {}
+    missing = metrics.LEVEL_HAS_NO_STEPS if steps is None else Undefined("lane_not_in_steps")
+    out = []
+    for i, lane in enumerate(lanes.tolist()):
+        row: dict[str, Any] = {"lane": lane} | _pnl_row(sums, i, flat_at_end=finished)
+        values = series.get(lane)
+        if values is None:
+            for name in ("final_equity", "max_drawdown"):
+                _put_usd(row, name, missing)
+            for name in ("compounded_return", "sharpe", "end_reason"):
+                _put(row, name, missing)
+        else:
+            returns = metrics.step_returns(_fold_drain(values))
+            _put_usd(row, "final_equity", int(values[-1]))
+            _put_usd(row, "max_drawdown", metrics.max_drawdown_usd_micros(values))
+            _put(row, "compounded_return", metrics.compounded_return(returns))
+            _put(row, "sharpe", metrics.sharpe(returns, factor))
+            row["end_reason"] = ends[lane]
+        out.append(row)
+    return out
+
+
+def _episode_rows(tables: Mapping[str, "pa.Table"], terms: RunTerms, finished: bool) -> list[dict[str, Any]]:
+    keyed = [rows for name, rows in tables.items() if name in ("steps", "fills", "trades")]
+    keys = np.unique(np.concatenate([_episode_key(rows) for rows in keyed] or [np.empty(0, np.int64)]))
+    last_of_lane = {int(key) >> 24: int(key) for key in keys.tolist()}
+    first_of_lane = {int(key) >> 24: int(key) for key in keys.tolist()[::-1]}
+    sums = _pnl_by(tables, keys, _episode_key)
+    out = []
+    for i, key in enumerate(keys.tolist()):
+        lane, episode = key >> 24, key & (1 << 24) - 1
+        alone = last_of_lane[lane] == first_of_lane[lane] == key  # else lots may cross the boundary, and only fills tell
+        out.append({"lane": lane, "episode": episode} | _pnl_row(sums, i, flat_at_end=finished and alone))
+    return out
+
+
+def _pnl_by(tables: Mapping[str, "pa.Table"], keys: np.ndarray, key_of) -> dict[str, np.ndarray]:
+    """Exact int64 sums per key: trades (count, wins, realised, fees carried) and fees paid by fills."""
+    out = {}
+    for name, columns in (("trades", ("realized_usd_micros", "fee_usd_micros")), ("fills", ("fee_usd_micros",))):
+        if name not in tables:
+            continue
+        rows = tables[name]
+        where = np.searchsorted(keys, key_of(rows))
+        for column in columns:
+            out[f"{name}.{column}"] = _add_at(where, ints(rows, column), len(keys))
+        out[f"{name}.count"] = _add_at(where, np.ones(len(where), np.int64), len(keys))
+        if name == "trades":
+            out["trades.wins"] = _add_at(where, (ints(rows, "realized_usd_micros") > 0).astype(np.int64), len(keys))
+    return out
+
+
+def _pnl_row(sums: Mapping[str, np.ndarray], i: int, flat_at_end: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    if "trades.count" not in sums:
+        for name in ("pnl", "fees", "bridge_of_open_lots"):
+            _put_usd(row, name, metrics.LEVEL_HAS_NO_TRADES)
+        return row
+    realized, carried, count = (int(sums[f"trades.{name}"][i]) for name in ("realized_usd_micros", "fee_usd_micros", "count"))
+    bridge: int | Undefined
+    if "fills.count" in sums:
+        bridge = carried - int(sums["fills.fee_usd_micros"][i])
+    else:
+        bridge = 0 if flat_at_end else Undefined("open_lots_need_fills")
+    _put_usd(row, "pnl", realized + bridge if not isinstance(bridge, Undefined) else bridge)
+    _put_usd(row, "fees", carried - bridge if not isinstance(bridge, Undefined) else bridge)
+    _put_usd(row, "bridge_of_open_lots", bridge)
+    row["trades"] = count
+    _put(row, "win_rate", metrics.ratio(int(sums["trades.wins"][i]), count, metrics.NO_TRADES))
+    return row
+
+
+# --- series ---
+
+
+def _equity_series(steps: "pa.Table", terms: RunTerms) -> dict[int, np.ndarray]:
+    """lane -> int64[rows + 1]: initial equity, then the equity after every row, flat steps and the drain included."""
+    lane, equity = ints(steps, "lane"), ints(steps, "equity_usd_micros")
+    order = np.lexsort((ints(steps, "step"), lane))
+    lanes, starts = np.unique(lane[order], return_index=True)
+    pieces = np.split(equity[order], starts[1:]) if len(lanes) else []
+    return {int(i): np.concatenate(([terms.capital_usd_micros], piece)) for i, piece in zip(lanes, pieces, strict=True)}
+
+
+def _fold_drain(values: np.ndarray) -> np.ndarray:
+    """The series with the drain's equity in place of the last decision's: the drain takes no time of its own, so it is no period."""
+    return np.concatenate((values[:-2], values[-1:])) if len(values) > 2 else values
+
+
+def _factor(steps: "pa.Table", terms: RunTerms) -> Figure:
+    """The annualisation factor of the phase: its decisions over the session time that they took, per year of the calendar."""
+    lane = ints(steps, "lane")
+    if not len(lane):
+        return metrics.NO_STEPS
+    one = lane == lane.min()
+    ts, episode = ints(steps, "ts_decided_ns")[one], ints(steps, "episode")[one]
+    decisions = int((ints(steps, "is_drain")[one] == 0).sum())
+    spans = [int(ts[episode == e].max() - ts[episode == e].min()) for e in np.unique(episode)]
+    return metrics.annualisation_factor(decisions, sum(spans), session_ns_per_year(terms.calendar, terms.start_ns))
+
+
+def _last_rows(steps: "pa.Table") -> np.ndarray:
+    """Row index of each lane's last row."""
+    lane = ints(steps, "lane")
+    order = np.lexsort((ints(steps, "step"), lane))
+    ordered = lane[order]
+    return order[np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))] if len(order) else order
+
+
+def _end_reasons(steps: "pa.Table") -> dict[int, str]:
+    """lane -> its last reason that says something."""
+    lane, reason = ints(steps, "lane"), ints(steps, "end_reason")
+    out = {}
+    for i in np.unique(lane).tolist():
+        said = reason[(lane == i) & (reason > 0)]
+        out[i] = EndReason(int(said[-1]) if len(said) else 0).name.lower()
+    return out
+
+
+def _episode_key(rows: "pa.Table") -> np.ndarray:
+    return ints(rows, "lane").astype(np.int64) << 24 | ints(rows, "episode").astype(np.int64)
+
+
+def _add_at(where: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
+    out = np.zeros(size, np.int64)
+    np.add.at(out, where, values)
+    return out
+
+
+def _equals(rows: "pa.Table", name: str, value: int):
+    import pyarrow.compute as pc
+
+    return pc.equal(rows.column(name), value)
+
+
+# --- figures into JSON ---
+
+
+def _put(out: dict[str, Any], name: str, value: Figure | str) -> None:
+    out[name] = None if isinstance(value, Undefined) else value
+    if isinstance(value, Undefined):
+        out[f"{name}_reason"] = value.code
+
+
+def _put_usd(out: dict[str, Any], name: str, micros: int | Undefined) -> None:
+    """Both forms; the quotient of an integer below 2^53 by 10^6 prints as the exact decimal."""
+    _put(out, f"{name}_usd_micros", micros)
+    _put(out, f"{name}_usd", micros if isinstance(micros, Undefined) else micros / USD_MICROS)
+
+
+def _known(row: Mapping[str, Any], name: str) -> bool:
+    return row.get(name) is not None
+
+
+def _mean(figures: list[Figure]) -> Figure:
+    defined = [float(figure) for figure in figures if not isinstance(figure, Undefined)]
+    if defined:
+        import math
+
+        return math.fsum(defined) / len(defined)
+    return next((figure for figure in figures if isinstance(figure, Undefined)), metrics.NO_STEPS)
+
+
+def _worst(figures: list[Figure]) -> Figure:
+    defined = [float(figure) for figure in figures if not isinstance(figure, Undefined)]
+    return max(defined) if defined else next(iter(figures), metrics.NO_STEPS)
+
+
+assert {int(phase) for phase in Phase} == set(PHASES.values())

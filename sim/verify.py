@@ -1,0 +1,391 @@
+"""`sim verify`: tries to falsify a run's result from its log and the raw market, and says exactly what it found (design.md, law 6).
+
+Five computations of every dollar, made apart from one another, and a list of checks; the first offender of each is named by table, part,
+row and column. Nothing here imports `cuda_env`: declared terms come from the manifest, multipliers from `sim.verify_terms`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lob.errors import DamagedLog, TapeproofError
+from sim import verify_sql as sql
+from sim.run_data import PHASES, RunData, RunTerms, load
+from sim.summary import summarize, to_json
+from sim.verify_accounting import (
+    Walk,
+    check_cumulative,
+    check_ids,
+    check_rewards,
+    check_steps,
+    check_trades,
+    diag_columns,
+    end_costs,
+    grids,
+    walk_fills,
+)
+from sim.verify_fills import check_drain, check_fills, check_marks, check_standing, check_times, fill_events, raw_price
+from sim.verify_gates import check_actual, check_ends, check_gates, check_sentinels, check_trail
+from sim.verify_market import BAR_COLUMNS, Market, book_columns, market_of
+from sim.verify_terms import ContractTerms, terms_for
+from sim.verify_types import COMPUTATIONS, FAILED, OK, Check, Key, Log, Verdict, failed, skipped, where
+
+__all__ = ["verify", "verify_tables"]
+
+PROOFS = {
+    "full": "all five computations, per phase, lane and episode",
+    "sampled": "(b), (c) and (e) of every lane; (a) and (d) of the sampled lanes only",
+    "fills": "(b), (c) and (e) of every lane; (a) per phase only; (d) not at all: the level keeps no steps",
+    "trades": "(b) against (a) per phase only: no fill can be recomputed or seen in the market. This does not prove the result",
+    "diag": "(a) alone: nothing is proved, there is nothing to compare it with",
+}
+
+
+def verify(run_dir: str | Path, store: str | Path | None, head: str | None = None, tolerance_usd_micros: int = 0) -> Verdict:
+    """The verdict on a run directory, finished or broken off. `head` is the chain head that the run printed when it ended.
+
+    Raises NotFound (no such run or store), BadInput (a store that cannot be read); damage in the log is a failed check, never an exception.
+    """
+    from store.run_check import verify_chain
+    from store.run_read import read_run
+
+    checks = [
+        Check(
+            "chain",
+            FAILED,
+            found.message,
+            found.table or "",
+            found.part or "",
+            -1 if found.row is None else found.row,
+            found.column or "",
+            1,
+        )
+        for found in verify_chain(run_dir, head)
+    ] or [Check("chain", OK, "")]
+    try:
+        run = load(run_dir)
+    except (DamagedLog, OSError, ValueError, KeyError) as error:
+        if all(check.status == OK for check in checks):
+            checks.append(failed("log_readable", str(error), "manifest"))
+        return _unreadable(run_dir, checks, tolerance_usd_micros)
+    market: Market | None = None
+    if store is None:
+        checks.append(skipped("data_hash", "no store given"))
+    elif run.has("fills"):
+        market, data_checks = read_market(run.terms, store)
+        checks += data_checks
+    verdict = verify_tables(run, market, Path(run_dir).name, tolerance_usd_micros, checks)
+    return Verdict(**{**verdict.__dict__, "head": read_run(run_dir).head})
+
+
+def read_market(terms: RunTerms, store: str | Path) -> tuple[Market | None, list[Check]]:
+    """The run's market from the store, and whether it is the data that the run saw (the data hash, computed anew)."""
+    from store.market_read import read_columns
+
+    from lob.calendar import sessions
+
+    needed = BAR_COLUMNS if terms.is_bars else book_columns()
+    try:
+        columns = read_columns(store, terms.instrument, terms.schema, terms.read_start_ns, terms.read_end_ns, terms.columns)
+    except TapeproofError as error:
+        return None, [failed("data_hash", f"the store cannot give the run's data: {error}", "manifest", "data_hash")]
+    checks = []
+    if terms.data_hash is None:
+        checks.append(skipped("data_hash", "the manifest holds none"))
+    elif columns.data_hash != terms.data_hash:
+        checks.append(
+            failed("data_hash", f"the store's data hash is {columns.data_hash}, the run's {terms.data_hash}", "manifest", "data_hash")
+        )
+    else:
+        checks.append(Check("data_hash", OK, ""))
+    if set(needed) - set(columns.arrays):
+        columns = read_columns(store, terms.instrument, terms.schema, terms.read_start_ns, terms.read_end_ns, needed)
+    held = sessions(terms.calendar, terms.read_start_ns, terms.read_end_ns)
+    return market_of(columns, terms.schema, terms.tick_price_e9, terms.slippage_ticks, held, terms.sources), checks
+
+
+def verify_tables(
+    run: RunData, market: Market | None, name: str = "run", tolerance_usd_micros: int = 0, checks: list[Check] | None = None
+) -> Verdict:
+    """The verdict on loaded tables against a market (None: without one, which computation (e) then lacks)."""
+    log, terms = Log(run), run.terms
+    checks = list(checks or [])
+    hand, term_checks = _contract(terms)
+    checks += term_checks
+    checks += _schema(run)
+    booked = walk_fills(log) if log.has("fills") else None
+    connection = sql.connect(log)
+    try:
+        checks += _accounts(log, booked)
+        if log.has("fills") and log.has("orders"):
+            checks += sql.check_orders(connection, log)
+        computed: dict[str, dict[Key, int]] = {}
+        reasons: dict[str, str] = {}
+        phase_a = _compute(log, connection, booked, market, hand, computed, reasons, checks)
+    finally:
+        connection.close()
+    checks += _summary_is_of_this_log(run)
+    largest, at, groups = _largest_difference(log, computed, phase_a)
+    totals: dict[str, int | None] = {letter: sum(computed[letter].values()) if letter in computed else None for letter in COMPUTATIONS}
+    if totals["a"] is None and phase_a:
+        totals["a"] = sum(phase_a.values())
+    return Verdict(
+        run=name,
+        level=terms.level,
+        finished=run.finished,
+        ends=run.ends,
+        proof=_proof(terms, run, totals, hand, market),
+        totals=totals,
+        reasons=reasons,
+        groups=groups,
+        largest_difference_usd_micros=largest,
+        largest_at=at,
+        tolerance_usd_micros=tolerance_usd_micros,
+        checks=tuple(checks),
+    )
+
+
+def _accounts(log: Log, booked: Walk | None) -> list[Check]:
+    """Every check that needs the log alone."""
+    checks = check_cumulative(log)
+    for table, column in (("orders", "order_id"), ("fills", "fill_id"), ("trades", "trade_id")):
+        if log.has(table) and (table != "orders" or log.terms.level == "full"):
+            checks += check_ids(log, table, column)
+    if booked is not None and log.has("trades"):
+        checks += check_trades(log, booked)
+    if not log.has("steps"):
+        return checks + check_times(log, None)
+    rectangles, rectangular = grids(log)
+    checks += rectangular
+    for grid in rectangles:
+        checks += check_sentinels(log, grid) + check_ends(log, grid) + check_trail(log, grid) + check_rewards(log, grid)
+        checks += check_times(log, grid)
+        if booked is not None:
+            checks += check_steps(log, grid, booked) + check_actual(log, grid)
+            if log.has("trades"):
+                checks += check_gates(log, grid, booked)
+    return checks
+
+
+def _compute(
+    log: Log,
+    connection,
+    booked: Walk | None,
+    market: Market | None,
+    hand: ContractTerms | None,
+    computed: dict[str, dict[Key, int]],
+    reasons: dict[str, str],
+    checks: list[Check],
+) -> dict[int, int]:
+    """Fill `computed` with the five, each by (phase, lane, episode); returns (a) per phase where the level keeps no steps of every lane."""
+    terms = log.terms
+    phase_a: dict[int, int] = {}
+    delta, _ = diag_columns(log)
+    if log.has("steps"):
+        computed["a"] = sql.step_deltas(connection)
+        moves = sql.cash_and_equity(connection, terms.capital_usd_micros)
+        computed["d"] = {key: cash for key, (cash, _, _) in moves.items()}
+        wrong = [key for key, (cash, equity, unrealized) in moves.items() if equity - unrealized != cash]
+        checks.append(
+            failed("equity_change", f"{where(wrong[0])}: equity moved otherwise than cash and unrealised", "steps", "equity_usd_micros")
+            if wrong
+            else Check("equity_change", OK, "")
+        )
+    else:
+        reasons["d"] = f"level {terms.level} keeps no steps"
+        reasons["a"] = "per phase only, from diag" if delta else f"level {terms.level} keeps no steps, and there is no diag"
+    if delta and not (log.has("steps") and terms.level == "full"):
+        phase_a = sql.diag_deltas(connection, delta)
+    if log.has("trades"):
+        computed["b"] = _from_summary(log.run, checks)
+        if not computed["b"]:
+            del computed["b"]
+            reasons["b"] = "the summary has no figures per episode at this level"
+    else:
+        reasons["b"] = f"level {terms.level} keeps no trades"
+    if booked is None:
+        reasons["c"] = reasons["e"] = f"level {terms.level} keeps no fills"
+        return phase_a
+    flows = sql.fill_flows(connection)
+    computed["c"] = _realised(flows, end_costs(log, booked), terms.tick_value_usd_micros)
+    if market is None:
+        reasons["e"] = "no market data to look at"
+        return phase_a
+    index = fill_events(log, market)
+    checks += check_fills(log, market, index) + check_standing(log, market, index) + check_drain(log, market, index)
+    if log.has("steps"):
+        for grid in grids(log)[0]:
+            checks += check_marks(log, grid, market)
+    price, _ = raw_price(log, market, index)
+    rewalked = booked if (price == log("fills", "price_ticks")).all() else walk_fills(log, price)
+    raw = {key: (flow, lots * terms.fee_usd_micros) for key, (flow, lots) in sql.raw_flows(connection, price).items()}
+    tick_value = _tick_value(terms, hand)
+    computed["e"] = _realised(raw, end_costs(log, rewalked), tick_value)
+    return phase_a
+
+
+def _realised(flows: Mapping[Key, tuple[int, int]], ends: Mapping[Key, tuple[int, int, int]], tick_value: int) -> dict[Key, int]:
+    """Cash flow plus the change of what the open lots cost, at their average: realised, net of all fees paid. Exact Python integers."""
+    out: dict[Key, int] = {}
+    cost_before: dict[tuple[int, int], int] = {}
+    for key in sorted(flows):
+        flow, fee = flows[key]
+        cost = ends[key][1]
+        out[key] = (flow + cost - cost_before.get(key[:2], 0)) * tick_value - fee
+        cost_before[key[:2]] = cost
+    return out
+
+
+def _tick_value(terms: RunTerms, hand: ContractTerms | None) -> int:
+    """Micro-dollars that one of the run's ticks is worth by the hand-typed point value; the run's own word where the table has none."""
+    if hand is None:
+        return terms.tick_value_usd_micros
+    return hand.point_value_usd_micros * terms.tick_price_e9 // 10**9
+
+
+def _contract(terms: RunTerms) -> tuple[ContractTerms | None, list[Check]]:
+    hand = terms_for(terms.instrument)
+    if hand is None:
+        why = (
+            f"{terms.instrument} is in no hand-typed table: the run's own {terms.tick_value_usd_micros} micro-dollars a tick "
+            "are used, unproved; "
+            "add the contract's tick and point value to sim/verify_terms.py to have them proved"
+        )
+        return None, [skipped("multiplier", why)]
+    checks = []
+    for column, said, typed in (
+        ("tick", terms.tick_price_e9, hand.tick_price_e9),
+        ("multiplier", terms.tick_value_usd_micros, hand.tick_value_usd_micros),
+    ):
+        unit = "e-9" if column == "tick" else " micro-dollars a tick"
+        detail = f"the run computes with {said}{unit}, the contract {terms.instrument} has {typed}{unit}"
+        checks.append(
+            failed(column, detail, "manifest", f"identity.config.instrument.{column}") if said != typed else Check(column, OK, "")
+        )
+    return hand, checks
+
+
+def _schema(run: RunData) -> list[Check]:
+    """Tables and columns are those that the manifest declares; a USD column holds 64-bit integers."""
+    checks = []
+    for name, rows in run.tables.items():
+        for column in rows.schema:
+            if column.name.endswith("_usd_micros") and str(column.type) != "int64":
+                checks.append(failed("usd_is_int64", f"{column.name} is {column.type}, USD is int64 micro-dollars", name, column.name))
+    declared = {entry["name"]: [c["name"] for c in entry["columns"]] for entry in run.manifest.get("log", {}).get("tables", [])}
+    for name, columns in declared.items():
+        if name in run.tables and run.tables[name].column_names != columns:
+            odd = sorted(set(columns) ^ set(run.tables[name].column_names)) or ["their order"]
+            checks.append(failed("declared_columns", f"columns differ from the manifest's declaration: {', '.join(odd)}", name, odd[0]))
+    return checks or [Check("declared_columns", OK, "")]
+
+
+def _from_summary(run: RunData, checks: list[Check]) -> dict[Key, int]:
+    """(b) as the summary says it, per episode; computed now where the run wrote none."""
+    summary: Mapping[str, Any] = run.summary if run.summary is not None else summarize(run)
+    out: dict[Key, int] = {}
+    try:
+        for phase in summary["phases"]:
+            for row in phase["episodes"]:
+                if row["pnl_usd_micros"] is not None:
+                    out[PHASES[phase["phase"]], int(row["lane"]), int(row["episode"])] = int(row["pnl_usd_micros"])
+            parts = [row["pnl_usd_micros"] for row in phase["episodes"]]
+            total = phase["total_pnl_usd_micros"]
+            if None not in parts and total is not None and sum(parts) != total:
+                checks.append(
+                    failed(
+                        "summary_total",
+                        f"total_pnl_usd_micros of {phase['phase']} is {total}, its episodes sum to {sum(parts)}",
+                        "eval_summary.json",
+                        "total_pnl_usd_micros",
+                    )
+                )
+    except (KeyError, TypeError, ValueError) as error:
+        checks.append(failed("summary_readable", f"not a summary of this version: {error!r}", "eval_summary.json"))
+    return out
+
+
+def _summary_is_of_this_log(run: RunData) -> list[Check]:
+    """The summary file says what the log says: it is computed anew and compared figure by figure."""
+    if run.summary is None:
+        if run.finished:
+            return [failed("summary", "the run is finished and has no summary", "eval_summary.json")]
+        return [skipped("summary", "the run wrote none: it did not finish")]
+    import json
+
+    expected = json.loads(to_json(summarize(run)))
+    path = _first_difference(run.summary, expected, "")
+    if path is None:
+        return [Check("summary", OK, "")]
+    place, found, wanted = path
+    return [failed("summary", f"{place} is {found}, the log gives {wanted}", "eval_summary.json", place)]
+
+
+def _first_difference(found: Any, expected: Any, path: str) -> tuple[str, Any, Any] | None:
+    if isinstance(found, dict) and isinstance(expected, dict):
+        for key in [*expected, *(key for key in found if key not in expected)]:
+            below = f"{path}.{key}" if path else str(key)
+            if key not in found or key not in expected:
+                return below, found.get(key, "absent"), expected.get(key, "absent")
+            difference = _first_difference(found[key], expected[key], below)
+            if difference:
+                return difference
+        return None
+    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        return next(
+            (d for i, pair in enumerate(zip(found, expected, strict=True)) if (d := _first_difference(*pair, f"{path}[{i}]"))), None
+        )
+    return None if found == expected and type(found) is type(expected) else (path, found, expected)
+
+
+def _largest_difference(log: Log, computed: Mapping[str, Mapping[Key, int]], phase_a: Mapping[int, int]) -> tuple[int, str, int]:
+    """(largest difference between any two computations of one group, where, number of groups)."""
+    keys = sorted({key for values in computed.values() for key in values})
+    sampled = set(np.unique(log("steps", "lane")).tolist()) if log.has("steps") else set()
+    largest, at = 0, ""
+    for key in keys:
+        held = {
+            letter: values.get(key, 0)
+            for letter, values in computed.items()
+            if (letter not in "ad" or key[1] in sampled)
+            and (letter != "b" or key in values or "c" not in computed or computed["c"].get(key, 0) != 0)
+        }
+        spread = max(held.values()) - min(held.values())
+        if spread > largest:
+            largest, at = spread, f"{where(key)}: " + ", ".join(f"({letter}) {value}" for letter, value in held.items())
+    if phase_a:
+        for letter, values in computed.items():
+            if letter in "ad" and log.terms.level != "full":
+                continue
+            for phase, total in sql.by_phase(values).items():
+                spread = abs(total - phase_a.get(phase, 0))
+                if spread > largest:
+                    largest, at = spread, f"phase {phase}: (a) {phase_a.get(phase, 0)} from diag, ({letter}) {total}"
+    return largest, at, len(keys)
+
+
+def _proof(terms: RunTerms, run: RunData, totals: Mapping[str, int | None], hand: ContractTerms | None, market: Market | None) -> str:
+    level = terms.level.partition(":")[0]
+    text = PROOFS[level]
+    if level in ("full", "sampled", "fills"):
+        if market is None:
+            text = (
+                "no fill was seen in the market, for lack of data: "
+                + ", ".join(f"({k})" for k, v in totals.items() if v is not None)
+                + " only"
+            )
+        elif hand is None:
+            text += "; the multiplier is the run's own word"
+    if not run.finished:
+        text += "; of the part of the run that the log holds, open lots bridged by their cost"
+    return text
+
+
+def _unreadable(run_dir: str | Path, checks: list[Check], tolerance: int) -> Verdict:
+    nothing: dict[str, int | None] = dict.fromkeys(COMPUTATIONS)
+    reasons = dict.fromkeys(COMPUTATIONS, "the log cannot be read")
+    return Verdict(
+        Path(run_dir).name, "unknown", False, "the log cannot be read", "none", nothing, reasons, 0, 0, "", tolerance, tuple(checks)
+    )

@@ -1,0 +1,346 @@
+"""The accounts of a log recomputed from its fills: average cost in integers, no remainder lost (docs/step.md, "Accounting")."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.verify_types import NULL, Check, Log, failed, skipped
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Per fill, in the fills table's own row order: what average cost makes of it. Ticks, lots and micro-dollars, int64[n]."""
+
+    before: np.ndarray  # position before the fill
+    after: np.ndarray
+    cost: np.ndarray  # cost_ticks after it
+    open_fee: np.ndarray  # entry fees of what is open after it
+    closed: np.ndarray  # lots that it closed
+    cost_out: np.ndarray  # their share of the cost
+    gross_ticks: np.ndarray  # sign * closed * price - cost_out
+    entry_fee: np.ndarray  # their share of the entry fees
+    exit_fee: np.ndarray
+    opened_ts: np.ndarray  # when the position that it reduced was opened
+    opened_step: np.ndarray
+
+
+def accounts_of(phase: np.ndarray, lane: np.ndarray) -> np.ndarray:
+    return phase << 32 | lane
+
+
+def walk(
+    account: np.ndarray, side: np.ndarray, lots: np.ndarray, price: np.ndarray, fee: np.ndarray, ts: np.ndarray, step: np.ndarray
+) -> Walk:
+    """Average cost over fills, int64[n] each, every account's fills in order. The k-th fills of all accounts are booked together."""
+    n = len(account)
+    order = np.argsort(account, kind="stable")
+    starts = np.flatnonzero(np.diff(account[order], prepend=-1)) if n else np.empty(0, np.int64)
+    counts = np.diff(np.append(starts, n))
+    by_count = np.argsort(-counts, kind="stable")
+    starts, counts = starts[by_count], counts[by_count]
+    out = {name: np.zeros(n, np.int64) for name in Walk.__dataclass_fields__}
+    position, cost, open_fee, opened_ts, opened_step = (np.zeros(len(starts), np.int64) for _ in range(5))
+    busiest = int(counts[0]) if len(counts) else 0
+    still = len(counts) - np.searchsorted(counts[::-1], np.arange(busiest), side="right")  # accounts with more than k fills
+    for k in range(busiest):
+        m = int(still[k])
+        at = order[starts[:m] + k]
+        s, q, p, f = side[at], lots[at], price[at], fee[at]
+        held = position[:m].copy()
+        size = np.abs(held)
+        sign = np.sign(held)
+        closed = np.where(sign == -s, np.minimum(q, size), 0)
+        share = np.maximum(size, 1)
+        cost_out = cost[:m] * closed // share
+        entry_fee = open_fee[:m] * closed // share
+        exit_fee = f * closed // np.maximum(q, 1)
+        opened = q - closed
+        position[:m] += s * q
+        fresh = (opened > 0) & (size == closed)
+        out["before"][at], out["closed"][at], out["cost_out"][at] = held, closed, cost_out
+        out["gross_ticks"][at] = sign * closed * p - cost_out
+        out["entry_fee"][at], out["exit_fee"][at] = entry_fee, exit_fee
+        out["opened_ts"][at], out["opened_step"][at] = opened_ts[:m], opened_step[:m]
+        opened_ts[:m] = np.where(fresh, ts[at], opened_ts[:m])
+        opened_step[:m] = np.where(fresh, step[at], opened_step[:m])
+        cost[:m] += s * opened * p - cost_out
+        open_fee[:m] += f - exit_fee - entry_fee
+        out["after"][at], out["cost"][at], out["open_fee"][at] = position[:m], cost[:m], open_fee[:m]
+    return Walk(**out)
+
+
+def walk_fills(log: Log, price: np.ndarray | None = None) -> Walk:
+    """The walk over the log's fills, at their logged prices or at `price`."""
+    account = accounts_of(log("fills", "phase"), log("fills", "lane"))
+    columns = [log("fills", name) for name in ("side", "lots", "price_ticks", "fee_usd_micros", "ts_filled_ns", "step")]
+    if price is not None:
+        columns[2] = price
+    return walk(account, *columns)
+
+
+def check_trades(log: Log, booked: Walk) -> list[Check]:
+    """Every reducing fill has its one trade row, and each figure of that row is what average cost gives."""
+    reducing = np.flatnonzero(booked.closed > 0)
+    fill_id = log("fills", "fill_id")
+    trade_fill = log("trades", "fill_id")
+    phase_key = lambda table, rows: log(table, "phase")[rows] << 60 | log(table, "fill_id")[rows]  # noqa: E731
+    wanted, held = phase_key("fills", reducing), phase_key("trades", np.arange(len(trade_fill)))
+    missing = ~np.isin(wanted, held)
+    checks = [
+        log.judge(
+            "fills_have_trades",
+            "fills",
+            "fill_id",
+            missing,
+            lambda i: f"fill {fill_id[reducing[i]]} closed lots, but trades has no row for it",
+            reducing,
+        ),
+        log.judge(
+            "trades_have_fills",
+            "trades",
+            "fill_id",
+            ~np.isin(held, wanted),
+            lambda i: f"trade of fill {trade_fill[i]}, which closed nothing or is not there",
+        ),
+        _unique(log, "trades_once_per_fill", "trades", "fill_id", held),
+    ]
+    order = np.argsort(wanted)
+    at = np.searchsorted(wanted[order], held)
+    matched = np.flatnonzero((at < len(wanted)) & np.isin(held, wanted))
+    fill = reducing[order[at[matched]]]
+    tick_value = log.terms.tick_value_usd_micros
+    before_order = _before_order(log, booked)
+    expected = {
+        "lane": log("fills", "lane")[fill],
+        "episode": log("fills", "episode")[fill],
+        "step": log("fills", "step")[fill],
+        "side": np.sign(booked.before[fill]),
+        "lots": booked.closed[fill],
+        "cost_ticks": booked.cost_out[fill],
+        "exit_ticks": log("fills", "price_ticks")[fill],
+        "ts_exit_ns": log("fills", "ts_filled_ns")[fill],
+        "ts_entry_ns": booked.opened_ts[fill],
+        "bars_held": log("fills", "step")[fill] - booked.opened_step[fill],
+        "exit_reason": log("fills", "reason")[fill],
+        "fee_usd_micros": booked.exit_fee[fill] + booked.entry_fee[fill],
+        "realized_usd_micros": booked.gross_ticks[fill] * tick_value - booked.exit_fee[fill] - booked.entry_fee[fill],
+        "magnitude_bin": magnitude_bin(before_order[fill], log.terms.max_lots),
+    }
+    checks += [log.equal(f"trades_{name}", "trades", name, values, matched) for name, values in expected.items()]
+    mfe, mae = log("trades", "mfe_usd_micros"), log("trades", "mae_usd_micros")
+    checks.append(
+        log.judge("trades_excursions", "trades", "mfe_usd_micros", (mfe < 0) | (mae > 0), lambda i: f"mfe {mfe[i]} < 0 or mae {mae[i]} > 0")
+    )
+    return checks
+
+
+def magnitude_bin(position: np.ndarray, max_lots: int) -> np.ndarray:
+    size = np.abs(position)
+    return np.where(8 * size < 3 * max_lots, 0, np.where(4 * size < 3 * max_lots, 1, 2))
+
+
+def _before_order(log: Log, booked: Walk) -> np.ndarray:
+    """Position before the first fill of each fill's order, int64[fills]."""
+    key = log("fills", "phase") << 60 | log("fills", "order_id")
+    order = np.lexsort((log("fills", "fill_id"), key))
+    first = np.flatnonzero(np.diff(key[order], prepend=-1))
+    lengths = np.diff(np.append(first, len(key)))
+    out = np.empty(len(key), np.int64)
+    out[order] = np.repeat(booked.before[order[first]], lengths)
+    return out
+
+
+def _unique(log: Log, name: str, table: str, column: str, key: np.ndarray) -> Check:
+    order = np.argsort(key, kind="stable")
+    again = np.zeros(len(key), bool)
+    again[order[1:]] = key[order][1:] == key[order][:-1]
+    values = log(table, column)
+    return log.judge(name, table, column, again, lambda i: f"{column} {values[i]} stands twice")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One phase's steps as a rectangle: row `order[s * lanes + l]` of the table is step s of the l-th lane."""
+
+    phase: int
+    steps: int
+    lanes: np.ndarray
+    order: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.steps, len(self.lanes)
+
+    def matrix(self, log: Log, name: str) -> np.ndarray:
+        return log("steps", name)[self.order].reshape(self.shape)
+
+
+def grids(log: Log) -> tuple[list[Grid], list[Check]]:
+    """The rectangle of each phase, or the check that says where it is none."""
+    phase, step, lane = log("steps", "phase"), log("steps", "step"), log("steps", "lane")
+    order = np.lexsort((lane, step, phase))
+    found: list[Grid] = []
+    checks: list[Check] = []
+    for code in np.unique(phase).tolist():
+        rows = order[phase[order] == code]
+        lanes = np.unique(lane[rows])
+        steps = len(rows) // len(lanes)
+        index = np.arange(len(rows))
+        bad = (step[rows] != index // len(lanes)) | (lane[rows] != lanes[index % len(lanes)])
+        found_at = _describe_cells(step[rows], lane[rows], lanes)
+        check = log.judge("steps_rectangular", "steps", "step", bad, found_at, rows)
+        checks.append(check)
+        expected_lanes = log.terms.lanes if log.terms.level == "full" else len(lanes)
+        if len(lanes) != expected_lanes:
+            checks.append(failed("steps_lanes", f"{len(lanes)} lanes in steps, {expected_lanes} in the manifest", "steps", "lane"))
+        if not bad.any():
+            found.append(Grid(code, steps, lanes, rows))
+    return found, checks
+
+
+def _describe_cells(step: np.ndarray, lane: np.ndarray, lanes: np.ndarray) -> Callable[[int], str]:
+    width = len(lanes)
+    return lambda i: (
+        f"steps are not rectangular: expected step {i // width} of lane {lanes[i % width]}, found step {step[i]} of lane {lane[i]}"
+    )
+
+
+def check_steps(log: Log, grid: Grid, booked: Walk) -> list[Check]:
+    """Position, cost, cash, equity, realised, fees and raw reward of every step from the fills alone and the logged marks."""
+    terms = log.terms
+    lane = log("fills", "lane")
+    chosen = np.flatnonzero((log("fills", "phase") == grid.phase) & np.isin(lane, grid.lanes))
+    step = log("fills", "step")[chosen]
+    beyond = (step < 0) | (step >= grid.steps)
+    if beyond.any():
+        return [
+            log.judge("fills_step", "fills", "step", beyond, lambda i: f"fill in step {step[i]}, steps end at {grid.steps - 1}", chosen)
+        ]
+    cell = step * len(grid.lanes) + np.searchsorted(grid.lanes, lane[chosen])
+    size = grid.steps * len(grid.lanes)
+
+    def per_step(values: np.ndarray) -> np.ndarray:
+        out = np.zeros(size, np.int64)
+        np.add.at(out, cell, values[chosen])
+        return out.reshape(grid.shape)
+
+    fee = per_step(log("fills", "fee_usd_micros"))
+    realized = per_step(booked.gross_ticks) * terms.tick_value_usd_micros - fee
+    position = per_step(log("fills", "side") * log("fills", "lots")).cumsum(axis=0)
+    cash = terms.capital_usd_micros + realized.cumsum(axis=0)
+    cost = _last_known(booked.cost[chosen], cell, grid.shape)
+    unrealized = (position * grid.matrix(log, "mark_mid2_ticks") - 2 * cost) * (terms.tick_value_usd_micros // 2)
+    equity = cash + unrealized
+    start = np.full((1, len(grid.lanes)), terms.capital_usd_micros)
+    expected = {
+        "position_lots": position,
+        "cost_ticks": cost,
+        "fee_usd_micros": fee,
+        "realized_usd_micros": realized,
+        "cash_usd_micros": cash,
+        "unrealized_usd_micros": unrealized,
+        "equity_usd_micros": equity,
+        "reward_raw": np.diff(equity, axis=0, prepend=start),
+    }
+    return [log.equal(f"steps_{name}", "steps", name, values.reshape(-1), grid.order) for name, values in expected.items()]
+
+
+def _last_known(values: np.ndarray, cell: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Last value written to a lane at or before each step (0 before the first)."""
+    source = np.full(shape[0] * shape[1], -1, np.int64)
+    source[cell] = np.arange(len(cell))  # the last fill of a step wins: fills stand in order
+    source = np.maximum.accumulate(source.reshape(shape), axis=0)
+    return np.where(source >= 0, np.append(values, 0)[source], 0)
+
+
+def check_rewards(log: Log, grid: Grid) -> list[Check]:
+    """Shaped and scaled rewards follow raw by the scale; none of them stands in a USD column."""
+    raw = log("steps", "reward_raw")[grid.order].astype(np.float64) / 1e6
+    shaped = log.arrow("steps").column("reward_shaped").combine_chunks().to_numpy(zero_copy_only=False)[grid.order]
+    finite = np.isfinite(shaped)
+    bad = ~finite
+    return [
+        log.judge(
+            "steps_reward_finite", "steps", "reward_shaped", bad, lambda i: f"reward_shaped is {shaped[i]} beside raw {raw[i]}", grid.order
+        )
+    ]
+
+
+def end_costs(log: Log, booked: Walk) -> dict[tuple[int, int, int], tuple[int, int, int]]:
+    """(phase, lane, episode) -> (position, cost_ticks, open_fee) after its last fill."""
+    phase, lane, episode = (log("fills", name) for name in ("phase", "lane", "episode"))
+    order = np.lexsort((np.arange(len(lane)), episode, lane, phase))
+    key = np.stack([phase[order], lane[order], episode[order]], axis=1)
+    last = np.flatnonzero(np.append((key[1:] != key[:-1]).any(axis=1), True)) if len(order) else order
+    return {
+        tuple(key[i].tolist()): (int(booked.after[order[i]]), int(booked.cost[order[i]]), int(booked.open_fee[order[i]]))
+        for i in last.tolist()
+    }
+
+
+def check_ids(log: Log, table: str, column: str) -> list[Check]:
+    """`lane * 2^32 + count`: ids count up by one within a lane, so none is missing and none stands twice."""
+    phase, lane, ids = log(table, "phase"), log(table, "lane"), log(table, column)
+    checks = [
+        log.judge(
+            f"{table}_{column}_lane",
+            table,
+            column,
+            ids >> 32 != lane,
+            lambda i: f"{column} {ids[i]} belongs to lane {ids[i] >> 32}, the row to {lane[i]}",
+        )
+    ]
+    order = np.lexsort((ids, log(table, "step"), lane, phase))
+    same = (np.diff(lane[order]) == 0) & (np.diff(phase[order]) == 0)
+    gap = np.zeros(len(ids), bool)
+    gap[1:] = same & (np.diff(ids[order]) != 1)
+    first = np.append(True, ~same) if len(ids) else np.empty(0, bool)
+    if len(log.terms.phases) == 1:
+        gap |= first & (ids[order] & 0xFFFFFFFF != 0)
+    checks.append(
+        log.judge(
+            f"{table}_{column}_count",
+            table,
+            column,
+            gap,
+            lambda i: f"{column} {ids[order[i]]} does not follow the one before it in lane {lane[order[i]]}",
+            order,
+        )
+    )
+    return checks
+
+
+def check_cumulative(log: Log) -> list[Check]:
+    """diag: the cumulative is the running sum of the delta, and the delta is the sum over lanes of what the steps realised."""
+    delta, cum = diag_columns(log)
+    if delta is None:
+        return [skipped("diag_cumulative", "diag has no realised delta and cumulative")]
+    phase, step = log("diag", "phase"), log("diag", "step")
+    order = np.lexsort((step, phase))
+    running = np.empty(len(order), np.int64)
+    for code in np.unique(phase).tolist():
+        rows = order[phase[order] == code]
+        running[rows] = log("diag", delta)[rows].cumsum()
+    checks = [log.equal("diag_cumulative", "diag", cum, running)]
+    if log.has("steps") and log.terms.level == "full":
+        totals = np.zeros(len(order), np.int64)
+        key = lambda table: log(table, "phase") << 40 | log(table, "step")  # noqa: E731
+        wanted = key("diag")
+        by = np.argsort(wanted)
+        at = np.minimum(np.searchsorted(wanted[by], key("steps")), len(by) - 1)
+        np.add.at(totals, by[at], np.where(wanted[by[at]] == key("steps"), log("steps", "realized_usd_micros"), 0))
+        checks.append(log.equal("diag_delta", "diag", delta, totals))
+    return checks
+
+
+def diag_columns(log: Log) -> tuple[str | None, str]:
+    if not log.has("diag"):
+        return None, ""
+    names = log.arrow("diag").column_names
+    delta = [name for name in names if "realized_pnl_usd" in name and name.endswith("delta")]
+    cum = [name for name in names if "realized_pnl_usd" in name and name.endswith("cum")]
+    return (delta[0], cum[0]) if delta and cum else (None, "")
+
+
+assert NULL < 0
