@@ -34,6 +34,12 @@ def read_metadata(path: str | os.PathLike[str]) -> DbnMetadata:
         return metadata
 
 
+def usable_schema(path: str | os.PathLike[str]) -> str:
+    """The schema of the DBN file, one of `RECORDS`. Raises BadInput for any other, and for a mixed file with what it holds."""
+    with _open_dbn(path) as (metadata, _, stream):
+        return _usable_schema(metadata, stream)
+
+
 def read_batches(path: str | os.PathLike[str], schema: str | None = None, batch_records: int = 65536) -> Iterator[np.ndarray]:
     """Structured arrays of dtype `RECORDS[schema]`, at most `batch_records` each, in file order.
 

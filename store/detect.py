@@ -88,3 +88,9 @@ def refuse_unless_dbn(stream: Stream) -> None:
     """Raises BadInput unless the stream is DBN."""
     if refuse_unless_readable(stream) != "dbn":
         raise BadInput(f"{stream.path}: text, not DBN: if it is a CSV, read it as one")
+
+
+def refuse_unless_csv(stream: Stream) -> None:
+    """Raises BadInput unless the stream is a CSV that can be read."""
+    if refuse_unless_readable(stream) == "dbn":
+        raise BadInput(f"{stream.path}: a DBN file, not a CSV")

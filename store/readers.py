@@ -1,0 +1,88 @@
+"""One way into every source file: what it is, its schema, its records in batches, and what its instruments are called."""
+
+import datetime as dt
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lob.errors import BadInput
+from store.csv_mbp10 import Symbols, read_mbp10_csv
+from store.csv_ohlcv import check_options, read_ohlcv_csv
+from store.dbn import read_batches, read_metadata, usable_schema
+from store.dbn_metadata import DbnMetadata
+from store.detect import refuse_unless_readable
+from store.streams import open_stream
+
+
+@dataclass(frozen=True)
+class Source:
+    """An opened source file. `format` is one of `store.detect.FORMATS`; `metadata` is there for DBN.
+
+    `batches()` starts at the first record each time it is called and yields arrays of dtype `RECORDS[schema]`. `names_instruments` says
+    whether the file can name any; `symbol_of(instrument_id, date)` gives the name on a UTC date or None. An MBP-10 CSV names the
+    instruments of a batch only once that batch was read.
+    """
+
+    path: Path
+    format: str
+    schema: str
+    metadata: DbnMetadata | None
+    names_instruments: bool
+    batches: Callable[[], Iterator[np.ndarray]]
+    symbol_of: Callable[[int, dt.date], str | None]
+
+
+def open_source(
+    path: str | os.PathLike[str],
+    *,
+    schema: str | None = None,
+    timezone: str | None = None,
+    stamp: str = "start",
+    delimiter: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    date_order: str | None = None,
+) -> Source:
+    """Tells what the file is by its content and prepares to read it; records are read by `batches()`.
+
+    `schema` is needed for a CSV of bars, else checked; the options after it are those of `read_ohlcv_csv`. Raises BadInput.
+    """
+    path = Path(path)
+    with open_stream(path) as stream:
+        kind = refuse_unless_readable(stream)
+    if kind == "dbn":
+        metadata = read_metadata(path)
+        found = usable_schema(path)
+        _same(path, schema, found)
+        return Source(path, kind, found, metadata, True, lambda: read_batches(path), metadata.symbol_of)
+    if kind == "csv-mbp-10":
+        _same(path, schema, "mbp-10")
+        symbols: Symbols = {}
+        return Source(
+            path,
+            kind,
+            "mbp-10",
+            None,
+            True,
+            lambda: read_mbp10_csv(path, delimiter, symbols),
+            lambda ident, date: symbols.get((ident, date)),
+        )
+    if schema is None:
+        raise BadInput(f"{path}: a CSV of bars does not say how long they are: state it, like --schema ohlcv-1m")
+    check_options(path, schema, stamp, date_order)
+    return Source(
+        path,
+        kind,
+        schema,
+        None,
+        False,
+        lambda: read_ohlcv_csv(path, schema, timezone, stamp, delimiter, columns, date_order),
+        lambda ident, date: None,
+    )
+
+
+def _same(path: Path, asked: str | None, found: str) -> None:
+    if asked is not None and asked != found:
+        raise BadInput(f"{path}: holds schema {found}, not {asked}")
