@@ -64,11 +64,13 @@ def parse_decimal(data, start, end, scale):
             else:
                 # Zeros are only multiplied in once a digit follows: 1.10000000000000000000 is not too large.
                 while pending >= 0:
-                    if value > (_MAX - 9) // 10:
-                        return 0, TOO_LARGE
+                    if value > _MAX // 10:
+                        return 0, (TOO_FINE if fraction > scale else TOO_LARGE)
                     value *= 10
                     pending -= 1
                 pending = 0
+                if value > _MAX - (c - 48):
+                    return 0, (TOO_FINE if fraction > scale else TOO_LARGE)
                 value += c - 48
         else:
             break
@@ -362,15 +364,16 @@ def parse_lines(data, begin, end, delimiter, order, columns, values, zoned, line
                     value, named, code = _parse_cell(
                         data, a, b, columns[column, 0], order, columns[column, 1], columns[column, 2], columns[column, 3]
                     )
-                if code != OK:
+                if code != OK and fault[0] == OK:
                     fault[0], fault[1], fault[2], fault[3], fault[4] = code, line, column, a, b
-                    return row, at, line
                 values[row, column] = value
                 if named:
                     zoned[row] = True
             column += 1
+        # A delimiter too many shifts the cells after it: the count is what is wrong then, not the cell that no longer fits.
         if column != width:
             fault[0], fault[1], fault[2], fault[3], fault[4] = WRONG_COUNT, line, column, at, last
+        if fault[0] != OK:
             return row, at, line
         lines[row] = line
         row += 1

@@ -68,10 +68,10 @@ def test_every_decimal_text_is_exact_or_refused(number, zeros, form):
     exponent = re.search(r"[eE][+-]?(\d+)$", text)
     if exponent and len(exponent[1]) > 3:
         return
-    if true.denominator != 1:
+    if true.denominator != 1 and abs(true) < 2**63:
         assert code == TOO_FINE
-    elif abs(true) >= 2**63:
-        assert code == TOO_LARGE
+    elif true.denominator != 1 or abs(true) >= 2**63:
+        assert code in (TOO_FINE, TOO_LARGE)
     else:
         assert (int(value), code) == (true, OK)
 
@@ -125,9 +125,8 @@ def test_iso_times_are_exact_to_the_nanosecond(when, ns, minutes, mark, colon):
 def test_real_bars_equal_a_plain_reading_with_csv_and_decimal(shared_data, name, zone):
     path = shared_data / "ohlcv" / name
     ours = bars(path, timezone=zone)
-    opened = gzip.open(path, "rt") if name.endswith(".gz") else open(path)
-    with opened as file:
-        rows = list(csv.reader(file))[1:]
+    text = gzip.decompress(path.read_bytes()) if name.endswith(".gz") else path.read_bytes()
+    rows = list(csv.reader(text.decode().splitlines()))[1:]
     assert len(ours) == len(rows) > 15_000
     for record, (stamp, *prices, volume) in zip(ours, rows, strict=True):
         when = dt.datetime.fromisoformat(stamp).replace(tzinfo=ZoneInfo(zone))
@@ -203,9 +202,9 @@ def test_dates_with_the_year_last_need_their_order_stated(tmp_path):
 
 
 def test_columns_can_be_stated_by_name_or_number(tmp_path):
-    path = text_file(tmp_path, "when,a,b,c,d,e\n" + ROW)
-    assert "no column for time, open, high, low, close, volume among: when, a, b, c, d, e" in fault(path)
-    stated = {"time": "when", "open": "a", "high": "b", "low": "c", "close": "d", "volume": "e"}
+    path = text_file(tmp_path, "when,q,w,e,r,t\n" + ROW)
+    assert "no column for time, open, high, low, close, volume among: when, q, w, e, r, t" in fault(path)
+    stated = {"time": "when", "open": "q", "high": "w", "low": "e", "close": "r", "volume": "t"}
     assert bars(path, columns=stated)["close"][0] == 4365250000000
     bare = text_file(tmp_path, "7," + ROW)
     assert "7 columns and no header" in fault(bare)
@@ -213,8 +212,8 @@ def test_columns_can_be_stated_by_name_or_number(tmp_path):
     assert bars(bare, columns=numbered)["close"][0] == 4365250000000
     assert "a number from 1 to 7, not '9'" in fault(bare, columns={**numbered, "volume": "9"})
     assert "one column is stated for two parts" in fault(bare, columns={**numbered, "volume": "6"})
-    assert "no column is named 'f'" in fault(text_file(tmp_path, "when,a,b,c,d,e\n" + ROW), columns={**stated, "volume": "f"})
-    assert "no such part of a bar: bid" in fault(path, columns={"bid": "a"})
+    assert "no column is named 'f'" in fault(text_file(tmp_path, "when,q,w,e,r,t\n" + ROW), columns={**stated, "volume": "f"})
+    assert "no such part of a bar: bid" in fault(path, columns={"bid": "q"})
 
 
 def test_many_blocks_of_text_give_what_one_would(tmp_path):
@@ -327,7 +326,7 @@ def test_a_schema_that_the_distances_contradict_is_refused(tmp_path):
         (HEADER + ROW.replace("10:00:00", "25:00:00"), "line 2, column 1 (timestamp): '2023-09-25 25:00:00' is not a date or time of day"),
         (HEADER + ROW.replace("09-25", "02-30"), "line 2, column 1 (timestamp): '2023-02-30 10:00:00' is not a date"),
         (HEADER + ROW.replace("2023-09-25 10:00:00", "yesterday"), "line 2, column 1 (timestamp): 'yesterday' is not a time"),
-        (HEADER + ROW + SECOND.replace("2023-09-25 10:01:00", "1695636060"), "line 3, column 1 (timestamp): '1695636060' is not a time"),
+        (HEADER + ROW + SECOND.replace("2023-09-25 10:01:00", "1695636060"), "line 3, column 1 (timestamp): '1695636060' is not a date"),
         (HEADER + ROW + "2023-09-25 10:02:00,1,1,1\n", "line 3 has 4 cells, not 6"),
         (HEADER + ROW + SECOND.strip() + ",9\n", "line 3 has 7 cells, not 6"),
         (HEADER + ROW.replace("4365.00", '"4365.00'), "line 2, column 2 (open): "),
@@ -374,7 +373,7 @@ def test_impossible_options_are_refused(tmp_path):
     assert "not at 'middle'" in fault(path, stamp="middle")
     assert "a date order is one of ymd, mdy, dmy" in fault(path, date_order="ydm")
     assert "cannot be a delimiter" in fault(path, delimiter=",,")
-    assert "has 1 cells, not" in fault(text_file(tmp_path, ROW), delimiter=";") or True
+    assert "no column for time" in fault(text_file(tmp_path, HEADER + ROW), delimiter=";")
 
 
 # ---------------------------------------------------------------- Databento's MBP-10 CSV
@@ -452,7 +451,7 @@ def some_books(count: int = 40) -> np.ndarray:
         else:
             records[name] = rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, count, dtype=dtype, endpoint=True)
     records["length"], records["rtype"] = 92, 10
-    records["ts_event"][3] = 2**64 - 1
+    records["ts_event"][3:4] = 2**64 - 1
     return records
 
 
@@ -471,7 +470,7 @@ def test_a_damaged_book_csv_is_one_line_that_names_the_place(tmp_path):
 
     def said(changed: str) -> str:
         with pytest.raises(BadInput) as caught:
-            mbp10(text_file(tmp_path, changed))
+            mbp10(text_file(tmp_path, changed), symbols={})
         return str(caught.value)
 
     def with_cell(line: int, name: str, cell: str) -> str:
@@ -479,16 +478,16 @@ def test_a_damaged_book_csv_is_one_line_that_names_the_place(tmp_path):
         cells[names.index(name)] = cell
         return "\n".join([*lines[: line - 1], ",".join(cells), *lines[line:]])
 
-    assert "line 7, column 29 (bid_sz_02): '-1' is outside the column's range" in said(with_cell(7, "bid_sz_02", "-1"))
+    assert "line 7, column 28 (bid_sz_02): '-1' is outside the column's range" in said(with_cell(7, "bid_sz_02", "-1"))
     assert "line 7, column 2 (publisher_id): '65536' is outside" in said(with_cell(7, "publisher_id", "65536"))
     assert "(action): 'AB' is not a single character" in said(with_cell(9, "action", "AB"))
     assert "(size): '' is empty" in said(with_cell(9, "size", ""))
     assert "(rtype): '1' is outside" in said(with_cell(9, "rtype", "1"))
     assert "(ts_recv): '12:00' is not a time" in said(with_cell(9, "ts_recv", "12:00"))
-    assert "line 9 has 74 cells, not 73" in said(with_cell(9, "ts_recv", "1,2"))
+    assert "line 9 has 75 cells, not 74" in said(with_cell(9, "ts_recv", "1,2"))
     assert "an MBP-10 CSV without bid_px_09" in said(text.replace("bid_px_09", "bid_px_9"))
     assert "column bid_px_01 stands 2 times in line 1" in said(text.replace("symbol", "bid_px_01"))
-    assert "instrument" in said(with_cell(9, "symbol", "NQH4").replace(lines[9], lines[8].replace("ESH4", "ESM4")))
+    assert "is called ESM4, but ESH4 before it" in said("\n".join([*lines, lines[8].replace("ESH4", "ESM4")]))
     whole = as_csv(some_books(), False)
     assert "(bid_px_00): '12.5' is finer" in said(
         "\n".join(
