@@ -155,7 +155,15 @@ class RunConfig(Section):
         return self
 
 
-def run_config(symbol: str, instrument: Instrument, tape: dict[str, Any], env: dict[str, Any], **rest: Any) -> RunConfig:
+def run_config(
+    symbol: str,
+    instrument: Instrument,
+    tape: dict[str, Any],
+    env: dict[str, Any],
+    log: dict[str, Any] | None = None,
+    execution: dict[str, Any] | None = None,
+    **rest: Any,
+) -> RunConfig:
     """A RunConfig of the sections' values, with fee, margin and floor filled in. Raises BadInput: one line that names the field."""
     terms = InstrumentConfig(
         symbol=symbol,
@@ -168,7 +176,14 @@ def run_config(symbol: str, instrument: Instrument, tape: dict[str, Any], env: d
         margin_usd_micros=instrument.margin_usd_micros,
     )
     try:
-        return RunConfig(instrument=terms, tape=TapeConfig(**tape), env=EnvConfig(**env).resolved(instrument), **rest)
+        return RunConfig(
+            instrument=terms,
+            tape=TapeConfig(**tape),
+            env=EnvConfig(**env).resolved(instrument),
+            log=LogConfig(**log or {}),
+            execution=Execution(**execution or {}),
+            **rest,
+        )
     except ValidationError as error:
         first = error.errors()[0]
         section = error.title.removesuffix("Config").lower()

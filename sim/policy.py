@@ -32,12 +32,12 @@ def make_policy(spec: str, seed: int, lanes: int, device: str = "cpu", mean: Any
 
 def init_checkpoint(seed: int, out: Path, health_ppm: int = 0) -> dict[str, Any]:
     """Write the checkpoint of an untrained network to the new directory `out`; its facts as JSON values."""
+    if not 0 <= seed < 2**64:
+        raise BadInput(f"seed {seed} is not a whole number of 0 to 2^64-1")
     from lob.layout import layout_fingerprint
     from policy.checkpoint import save
     from policy.network import Architecture, NetworkPolicy, initialise
 
-    if not 0 <= seed < 2**64:
-        raise BadInput(f"seed {seed} is not a whole number of 0 to 2^64-1")
     architecture = Architecture()
     policy = NetworkPolicy(initialise(architecture, seed), health_ppm, "", lanes=1)
     content = save(policy, out)

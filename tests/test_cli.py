@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parent.parent
-GROUPS = {("policy",)}
-COMMANDS = {("doctor",), ("policy", "init"), ("seal",), ("synth",)}
+GROUPS = {("policy",), ("store",)}
+COMMANDS = {("doctor",), ("policy", "init"), ("seal",), ("store", "ls"), ("store", "quality"), ("synth",), ("verify",)}
 HEAVY = ("torch", "numba", "duckdb", "pyarrow", "pydantic", "numpy", "zstandard", "rich")
 
 

@@ -1,0 +1,91 @@
+"""`sim store`: what a market store holds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from cli.options import Store
+from cli.output import Json, columns, emit
+
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+SHOWN = (
+    "gaps", "crossed", "locked", "out_of_order_recv", "out_of_order_event", "undefined_prices", "off_tick_prices", "bad_ts_recv",
+    "outside_session", "inconsistent_bars",
+)  # fmt: skip
+"""The quality counts that the listing names when they are not 0; `sim store quality` has all of them."""
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(group, name="store")
+
+
+@group.callback()
+def store_group() -> None:
+    """See what a market store holds."""
+
+
+@group.command("ls")
+def ls(store: Store, as_json: Json = False) -> None:
+    """List instruments, schemas, spans, rows.
+
+    One line for each instrument and schema; the last column names what is odd in the data, counted at ingest.
+
+    \b
+    Examples:
+      sim store ls --store S
+      sim store ls --store S --json | jq '.[].instrument'
+    """
+    from sim.market import list_store
+
+    rows = list_store(store)
+    head = ("instrument", "schema", "first", "last", "rows", "dates", "MB", "quality")
+    emit(
+        rows,
+        columns([head, *map(_line, rows)]) if rows else f"{store}: nothing yet; `sim ingest FILE --store {store}` puts data in",
+        as_json,
+    )
+
+
+@group.command("quality")
+def quality(
+    store: Store,
+    instrument: Annotated[str | None, typer.Option(help="Only this instrument.", show_default=False)] = None,
+    schema: Annotated[str | None, typer.Option(help="Only this schema.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the quality report of each ingest.
+
+    Counts for each source file, instrument and UTC date: gaps, crossed and locked books by class, rows out of order,
+    undefined and off-tick prices, rows outside the session. A count that cannot be made is null, with its reason.
+
+    \b
+    Examples:
+      sim store quality --store S --instrument ESH4
+      sim store quality --store S --json
+    """
+    from sim.market import quality as report
+
+    rows = report(store, instrument, schema)
+    emit(rows, "\n\n".join(block(row) for row in rows) or f"{store}: nothing yet", as_json)
+
+
+def _line(row: dict[str, Any]) -> tuple[str, ...]:
+    size, rows = f"{row['bytes'] / 1e6:.1f}", f"{row['rows']:,}"
+    return row["instrument"], row["schema"], row["start"], row["end"], rows, str(row["dates"]), size, odd(row["quality"])
+
+
+def odd(counts: dict[str, Any]) -> str:
+    """`gaps 2, crossed 1`: the shown counts that are not 0."""
+    return ", ".join(f"{name} {counts[name]:,}" for name in SHOWN if counts.get(name)) or "-"
+
+
+def block(row: dict[str, Any]) -> str:
+    """One report as text, its zeros left out."""
+    counts = [(name, f"{value:,}" if isinstance(value, int) else str(value)) for name, value in row.items() if value and name not in TITLE]
+    return f"{row['instrument']} {row['schema']} {row['date']}  ({row['source']})\n{columns(counts, indent='  ')}"
+
+
+TITLE = ("instrument", "schema", "date", "source", "source_sha256", "start_ns", "end_ns")
