@@ -82,9 +82,8 @@ def verify(run_dir: str | Path, store: str | Path | None, head: str | None = Non
 
 def read_market(terms: RunTerms, store: str | Path) -> tuple[Market | None, list[Check]]:
     """The run's market from the store, and whether it is the data that the run saw (the data hash, computed anew)."""
-    from store.market_read import read_columns
-
     from lob.calendar import sessions
+    from store.market_read import read_columns
 
     needed = BAR_COLUMNS if terms.is_bars else book_columns()
     try:
