@@ -55,7 +55,7 @@ def signed_unit(word):
 
 @scalar
 def print_lots(word, most):
-    """Size of a print: uniform in 1..2^(t+1) with t geometric (mean 4, at most 128), and no more than `most`."""
+    """Size of a print: uniform in 1..2^(t+1) with t geometric (mean 4.5, at most 128), and no more than `most`."""
     trailing = 0
     while trailing < 6 and word & (1 << trailing):
         trailing += 1
