@@ -1,0 +1,39 @@
+"""The use case behind `sim ingest`: one source file into the market store."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lob.instruments import REGISTRY, Instrument
+
+
+def ingest(
+    path: str | os.PathLike,
+    store: str | os.PathLike,
+    *,
+    instrument: str | None = None,
+    schema: str | None = None,
+    timezone: str | None = None,
+    stamp: str = "start",
+    delimiter: str | None = None,
+    date_order: str | None = None,
+    registry: Mapping[str, Instrument] = REGISTRY,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """Puts one file into the store and says what was put in (the fields of `store.market.IngestReport`, plus `store`).
+
+    `instrument`, `schema`, `timezone`, `stamp`, `delimiter`, `date_order` say what a CSV of bars does not say itself; `registry` gives tick
+    and calendar for the quality report; `progress` is called with the records read so far. Raises BadInput, NotFound, StaleCache; the store
+    is then as it was before.
+    """
+    from store.market import ingest_file
+    from store.readers import open_source
+
+    def opened(file: Path):
+        return open_source(file, schema=schema, timezone=timezone, stamp=stamp, delimiter=delimiter, date_order=date_order)
+
+    report = ingest_file(path, store, open_source=opened, instrument=instrument, registry=registry, progress=progress)
+    found = asdict(report)
+    return {"store": str(store)} | {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}

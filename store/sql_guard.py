@@ -1,0 +1,130 @@
+"""What may be asked of a connection of `store.views`: one statement that reads. The rest gets one line that says why.
+
+The type of a statement is not enough. In DuckDB 2 a SELECT may hold `WITH x AS (COPY … TO 'file')`, and `query('…')` runs text; so the
+parsed statement is walked, and only query nodes and table functions that are known to read are let through.
+"""
+
+import difflib
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from lob.errors import BadInput, NotFound, TapeproofError
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+_QUERY_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
+_TABLE_FUNCTIONS = {
+    "unnest", "range", "generate_series", "repeat", "repeat_row", "json_each", "json_tree", "read_parquet", "parquet_scan",
+    "parquet_metadata", "parquet_schema", "parquet_file_metadata", "duckdb_columns", "duckdb_functions", "duckdb_schemas",
+    "duckdb_settings", "duckdb_tables", "duckdb_types", "duckdb_views", "pragma_table_info", "pragma_version",
+}  # fmt: skip
+_EXPLAIN = re.compile(
+    r"\s*explain\b(?P<analyze>\s+analyze\b)?(?P<options>\s*\(\s*(?:format|analyze)\b[^()]*\))?\s*(?P<rest>.*)", re.I | re.S
+)
+
+
+def query(connection: "duckdb.DuckDBPyConnection", sql: str) -> "pa.Table":
+    """The answer to one SELECT or EXPLAIN, as an Arrow table; integers and decimals are exact.
+
+    Raises NotFound for a table or column that does not exist (naming close ones, then those that do), BadInput for everything else that
+    cannot be asked or fails.
+    """
+    import duckdb
+
+    try:
+        check(connection, sql)
+        return connection.sql(sql).to_arrow_table()
+    except duckdb.Error as error:
+        raise explain_error(connection, sql, str(error)) from None
+
+
+def check(connection: "duckdb.DuckDBPyConnection", sql: str) -> None:
+    """Raises BadInput unless `sql` is one statement that only reads."""
+    import duckdb
+
+    try:
+        statements = connection.extract_statements(sql)
+    except duckdb.Error as error:
+        raise _one_line(str(error)) from None
+    if len(statements) != 1:
+        raise BadInput(f"SQL: {len(statements)} statements: give exactly one SELECT or EXPLAIN")
+    kind = statements[0].type.name
+    if kind == "EXPLAIN":
+        match = _EXPLAIN.fullmatch(sql)
+        if match is None or not match["rest"].strip():
+            raise BadInput("SQL: this EXPLAIN cannot be told to be harmless: begin with EXPLAIN or EXPLAIN ANALYZE, then the SELECT")
+        check(connection, match["rest"])
+        return
+    if kind != "SELECT":
+        name = {"MULTI": "PIVOT without IN (...)"}.get(kind, kind)
+        raise BadInput(f"SQL: {name} is not accepted: only SELECT and EXPLAIN are, for a store and a run are never changed by SQL")
+    ((serialized,),) = connection.execute("SELECT json_serialize_sql(CAST(? AS VARCHAR))", [sql]).fetchall()
+    parsed = json.loads(serialized)
+    if parsed.get("error") is not False:
+        raise BadInput(f"SQL: cannot be told to be harmless ({parsed.get('error_message', 'not understood')}): write it as a plain SELECT")
+    _walk(parsed["statements"])
+
+
+def _walk(node: Any) -> None:
+    if isinstance(node, list):
+        for item in node:
+            _walk(item)
+    elif isinstance(node, dict):
+        kind = str(node.get("type", ""))
+        if kind.endswith("_NODE") and kind not in _QUERY_NODES:
+            raise BadInput(f"SQL: {kind.split('_')[0]} inside a query is not accepted: only SELECT and EXPLAIN are")
+        if kind == "TABLE_FUNCTION":
+            name = str((node.get("function") or {}).get("function_name", "")).lower()
+            if name not in _TABLE_FUNCTIONS:
+                known = ", ".join(sorted(_TABLE_FUNCTIONS))
+                raise BadInput(f"SQL: the table function {name or 'here'} is not accepted: read the views, or use {known}")
+        for value in node.values():
+            _walk(value)
+
+
+def existing(connection: "duckdb.DuckDBPyConnection") -> dict[str, list[str]]:
+    """{view: its columns}, market views as `market.<name>`."""
+    rows = connection.execute(
+        "SELECT schema_name, table_name, column_name FROM duckdb_columns() WHERE NOT internal AND NOT starts_with(table_name, '__') "
+        "ORDER BY schema_name, table_name, column_index"
+    ).fetchall()
+    views: dict[str, list[str]] = {}
+    for schema, table, column in rows:
+        views.setdefault(table if schema == "main" else f"{schema}.{table}", []).append(column)
+    return views
+
+
+def explain_error(connection: "duckdb.DuckDBPyConnection", sql: str, message: str) -> TapeproofError:
+    """One line for a DuckDB error: with what exists when a name does not."""
+    views = existing(connection)
+    if match := re.search(r"Table with name \"?(.+?)\"? does not exist", message):
+        asked = match[1]
+        names = sorted(views)
+        close = difflib.get_close_matches(asked, names, 3, 0.5) or [name for name in names if name.split(".")[-1] == asked.split(".")[-1]]
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        return NotFound(f"SQL: no table or view {asked}; {hint}There are: {', '.join(names) or 'none'}")
+    wrong_column = re.search(r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"', message)
+    if wrong_column:
+        asked = wrong_column[1] or wrong_column[2]
+        used = [name for name in sorted(views) if re.search(rf"(?<![\w.]){re.escape(name)}\b", sql, re.I)] or sorted(views)
+        columns = list(dict.fromkeys(column for name in used for column in views[name]))
+        begins = [column for column in columns if column.startswith(asked)]
+        close = (begins or difflib.get_close_matches(asked, columns, 3, 0.5))[:3]
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        return NotFound(f"SQL: no column {asked}; {hint}{_columns_of(used, views)}")
+    return _one_line(message)
+
+
+def _columns_of(used: list[str], views: dict[str, list[str]]) -> str:
+    if len(used) > 2:
+        return f"`describe <view>` shows the columns of {', '.join(used)}"
+    return "; ".join(f"{name} has {', '.join(views[name])}" for name in used)
+
+
+def _one_line(message: str) -> BadInput:
+    lines = [line.strip() for line in message.splitlines() if line.strip() and not set(line.strip()) <= {"^"}]
+    place = next((line for line in lines[1:] if line.startswith("LINE ")), "")
+    return BadInput(f"SQL: {lines[0] if lines else 'failed'}{f' (in {place})' if place else ''}")
