@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 
+from lob.book import imbalance as displayed_imbalance
 from lob.jit import kernel_cpu, scalar
 from lob.philox import below, draw
 
@@ -228,7 +229,7 @@ def generate(words, fair, imbalance, seed, date, edge, open_ns, span_ns, cumulat
         elapsed_s = (ts - previous) * 1e-9
 
         # The imbalance: a coordinate of a point that turns on the 3-sphere; AR(1), bounded, standard deviation 1/2 exactly.
-        shown = (bids.sum() - asks.sum()) / (bids.sum() + asks.sum())
+        shown = displayed_imbalance(bids.sum(), asks.sum())
         if event == 0:
             k = 1
             hidden = signed_unit(u2)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from lob.book import CROSSED, EMPTY, LOCKED, ONE_SIDED, shape_of
 from lob.errors import BadInput
 from lob.instruments import Instrument
 from lob.jit import kernel_cpu
@@ -330,6 +331,7 @@ def _classify_books(
                 trade_side[i] = 1
             elif side[i] == _SIDE_ASK:
                 trade_side[i] = -1
+        shape = shape_of(bid_ticks[i, 0], ask_ticks[i, 0], bid_lots[i, 0], ask_lots[i, 0])
         reason = -1
         if not trusted[i]:
             reason = 0
@@ -339,15 +341,15 @@ def _classify_books(
             reason = 2
         elif session[i] < 0:
             reason = 3
-        elif bid_lots[i, 0] == 0 and ask_lots[i, 0] == 0:
+        elif shape == EMPTY:
             reason = 4
-        elif bid_lots[i, 0] == 0 or ask_lots[i, 0] == 0:
+        elif shape == ONE_SIDED:
             reason = 5
         elif off_tick[i]:
             reason = 6
-        elif bid_ticks[i, 0] > ask_ticks[i, 0]:
+        elif shape == CROSSED:
             reason = 8
-        elif bid_ticks[i, 0] == ask_ticks[i, 0]:
+        elif shape == LOCKED:
             reason = 9
         tradable[i] = reason < 0
         if reason >= 0:
