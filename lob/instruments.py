@@ -92,6 +92,7 @@ MONTH_CODES = "FGHJKMNQUVXZ"
 """Delivery months January to December."""
 
 _CONTRACT = re.compile(rf"[{MONTH_CODES}][0-9]{{1,2}}|\.FUT|\.[cnv]\.[0-9]+")
+_OUTRIGHT = re.compile(rf"[{MONTH_CODES}][0-9]{{1,2}}$|[^A-Z0-9]")
 _SHARE = re.compile(r"[A-Z]{1,6}([./][A-Z]{1,2})?")
 
 
@@ -129,11 +130,12 @@ _FRONT = {
 
 
 def front_contract(instrument: Instrument, date: dt.date) -> str:
-    """Symbol of the contract that is usually traded most on a date: `ESH4` for ES on 2024-03-05. A share has no contracts: its root.
+    """Symbol of the contract that is usually traded most on a date: `ESH4` for ES on 2024-03-05. A share, or an entry that is a
+    contract or a spread itself, has no contracts: its root.
 
     A convention by day of the month, not the exchange's roll calendar; roots without a rule of their own are quarterly.
     """
-    if instrument.calendar != "cme_globex":
+    if instrument.calendar != "cme_globex" or _OUTRIGHT.search(instrument.root):
         return instrument.root
     codes, shift, last_day = _FRONT.get(instrument.root, _QUARTERLY)
     months = date.year * 12 + date.month - 1

@@ -1,6 +1,7 @@
 """Laws of the instrument registry, of symbols, and of the user's instruments file. The table below is typed by hand, not derived."""
 
 import datetime as dt
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -115,6 +116,11 @@ def test_terms_that_cannot_be_accounted_exactly_are_refused(tick, multiplier, fe
 def test_the_front_contract_is_the_one_traded_most(root: str, date: str, symbol: str) -> None:
     assert front_contract(REGISTRY[root], dt.date.fromisoformat(date)) == symbol
     assert resolve(symbol) is REGISTRY[root]
+
+
+def test_an_entry_that_is_a_contract_itself_is_its_own_front() -> None:
+    for root in ("ESH4", "ESH4-ESM4"):
+        assert front_contract(replace(REGISTRY["ES"], root=root), dt.date(2024, 3, 5)) == root
 
 
 def test_an_instruments_file_overrides_and_adds(tmp_path) -> None:
