@@ -13,8 +13,8 @@ import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 
-Progress = Callable[[int, int], None]
-"""What a use case calls as it goes: (done, total), in whatever unit it counts."""
+Progress = Callable[..., None]
+"""What a use case calls as it goes: (done) or (done, total), in whatever unit it counts."""
 
 BAR_AFTER_S = 1.0
 
@@ -41,11 +41,11 @@ def columns(rows: Sequence[tuple[str, ...]], indent: str = "") -> str:
 def progress(label: str) -> Iterator[Progress]:
     """A bar on stderr, once the work has taken more than a second on a terminal; silent where stderr is none."""
     if not sys.stderr.isatty():
-        yield lambda done, total: None
+        yield lambda done, total=None: None
         return
     begun, bar, task = time.monotonic(), None, None
 
-    def update(done: int, total: int) -> None:
+    def update(done: int, total: int | None = None) -> None:
         nonlocal bar, task
         if bar is None:
             if time.monotonic() - begun < BAR_AFTER_S:
