@@ -17,6 +17,9 @@ SHOWN = (
 )  # fmt: skip
 """The quality counts that the listing names when they are not 0; `sim store quality` has all of them."""
 
+TITLE = ("instrument", "schema", "date", "source", "source_sha256", "start_ns", "end_ns")
+LS_HEAD = ("instrument", "schema", "first", "last", "rows", "dates", "MB", "quality")
+
 
 def register(app: typer.Typer) -> None:
     app.add_typer(group, name="store")
@@ -41,12 +44,8 @@ def ls(store: Store, as_json: Json = False) -> None:
     from sim.market import list_store
 
     rows = list_store(store)
-    head = ("instrument", "schema", "first", "last", "rows", "dates", "MB", "quality")
-    emit(
-        rows,
-        columns([head, *map(_line, rows)]) if rows else f"{store}: nothing yet; `sim ingest FILE --store {store}` puts data in",
-        as_json,
-    )
+    lines = [LS_HEAD, *map(_line, rows)]
+    emit(rows, columns(lines) if len(lines) > 1 else f"{store}: nothing yet; `sim ingest FILE --store {store}` puts data in", as_json)
 
 
 @group.command("quality")
@@ -86,6 +85,3 @@ def block(row: dict[str, Any]) -> str:
     """One report as text, its zeros left out."""
     counts = [(name, f"{value:,}" if isinstance(value, int) else str(value)) for name, value in row.items() if value and name not in TITLE]
     return f"{row['instrument']} {row['schema']} {row['date']}  ({row['source']})\n{columns(counts, indent='  ')}"
-
-
-TITLE = ("instrument", "schema", "date", "source", "source_sha256", "start_ns", "end_ns")

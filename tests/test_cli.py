@@ -12,7 +12,9 @@ import pytest
 
 REPO = Path(__file__).resolve().parent.parent
 GROUPS = {("policy",), ("store",)}
-COMMANDS = {("doctor",), ("policy", "init"), ("seal",), ("store", "ls"), ("store", "quality"), ("synth",), ("verify",)}
+COMMANDS = {
+    ("doctor",), ("ingest",), ("policy", "init"), ("seal",), ("sql",), ("store", "ls"), ("store", "quality"), ("synth",), ("verify",),
+}  # fmt: skip
 HEAVY = ("torch", "numba", "duckdb", "pyarrow", "pydantic", "numpy", "zstandard", "rich")
 
 

@@ -1,0 +1,66 @@
+"""`sim ingest`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.options import InstrumentsFile, Store
+from cli.output import Json, emit, progress, say
+
+
+def register(app: typer.Typer) -> None:
+    app.command("ingest")(ingest)
+
+
+def _option(text: str) -> Any:
+    return typer.Option(help=text, show_default=False)
+
+
+def ingest(
+    file: Annotated[Path, typer.Argument(help="DBN (1 to 3, raw or zstd), a CSV of bars, Databento's MBP-10 CSV.", show_default=False)],
+    store: Store,
+    instrument: Annotated[str | None, _option("What the file's instrument is called, where the file does not say (a CSV of bars).")] = None,
+    schema: Annotated[str | None, _option("Schema of a CSV of bars, like ohlcv-1m; for other files it is only checked.")] = None,
+    timezone: Annotated[str | None, _option("IANA zone of a CSV's times that carry none, like America/New_York.")] = None,
+    stamp: Annotated[str, typer.Option(help="Whether a CSV's bars are stamped at their start or end.")] = "start",
+    delimiter: Annotated[str | None, _option("Cell delimiter of a CSV; told from the file where not given.")] = None,
+    date_order: Annotated[str | None, _option("mdy or dmy, where a CSV's dates have the year last.")] = None,
+    instruments: InstrumentsFile = None,
+    as_json: Json = False,
+) -> None:
+    """Put a market file into a store.
+
+    The file is kept whole and lossless, or not at all. Its SHA-256 is its identity: putting it in again does nothing; another
+    file over the same instrument, schema and span is refused. What is odd in the data is counted and kept as a quality report.
+
+    \b
+    Examples:
+      sim ingest esh4_20231225.mbp-10.dbn.zst --store S
+      sim ingest ES_1min.csv --store S --instrument ES --schema ohlcv-1m --timezone America/New_York
+    """
+    from lob.units import format_time_ns
+    from sim.ingest import ingest as put_in
+    from sim.registry import registry_of
+
+    with progress("records") as update:
+        report = put_in(
+            file,
+            store,
+            instrument=instrument,
+            schema=schema,
+            timezone=timezone,
+            stamp=stamp,
+            delimiter=delimiter,
+            date_order=date_order,
+            registry=registry_of(instruments),
+            progress=update,
+        )
+    for warning in report["warnings"]:
+        say(f"warning: {warning}")
+    done = "already in the store; nothing was done" if report["already"] else f"{report['rows']:,} rows in {report['parts']} parts"
+    span = f"{format_time_ns(report['start_ns'])} to {format_time_ns(report['end_ns'])}"
+    text = f"{file}: {done}\n{report['schema']} of {', '.join(report['instruments'])}, {span}\nsha256 {report['sha256']}"
+    emit(report, text, as_json)
