@@ -283,6 +283,43 @@ def test_without_edge_quoting_one_lot_first_in_line_on_both_sides_loses_the_fees
     assert z(gain) <= 4 and gain.mean() * 12.50 - 2.25 < -2.0
 
 
+def _rest_in_line(day, place: float) -> list[float]:
+    """Ticks gained, fill by fill, by one lot that always rests at the best bid, joined behind `place` of what the level showed.
+
+    Prints at its price serve the line; a book that moves through it fills it. Marked at V after the event.
+    """
+    r = day.records
+    columns = (
+        r["action"] == b"T",
+        r["side"] == b"A",
+        is_last(r),
+        r["price"] // TICK_E9,
+        r["size"],
+        best(r, "bid"),
+        best(r, "ask"),
+        r["bid_sz_00"],
+    )
+    gains, price, ahead, filled = [], None, 0.0, False
+    for printed, sell, last, at, size, bid, ask, shown, value in zip(*(c.tolist() for c in columns), day.fair_ticks.tolist(), strict=True):
+        if printed and sell and at == price:
+            ahead -= size
+            filled = filled or ahead < 0
+        if last:
+            if price is not None and (filled or ask <= price):
+                gains.append(value - price)
+                price = None
+            if price != bid:
+                price, ahead = bid, place * shown
+            filled = False
+    return gains
+
+
+@pytest.mark.parametrize("place", [0.0, 0.05, 0.2, 1.0])
+def test_without_edge_no_place_in_the_line_earns(place: float) -> None:
+    gain = np.concatenate([_rest_in_line(day, place) for day in days(5, 100_000, 0.0)])
+    assert len(gain) > 20_000 and z(gain) <= 4
+
+
 @pytest.mark.parametrize("rule", ["imbalance", "against_imbalance", "follow_move", "against_move", "coin"])
 def test_without_edge_no_taker_earns_more_than_minus_the_fees(rule: str) -> None:
     trips = []
