@@ -7,6 +7,7 @@ null, and its reason stands beside it. Money is given twice: `*_usd_micros` is t
 import datetime as dt
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +27,17 @@ AGGREGATION = "USD and counts are sums over lanes; ratios are means over the lan
 PNL_RULE = "closed price differences minus every fee, each booked when it happens; open lots count with their entry fees only"
 
 
-def summarize(run: RunData | str | Path) -> dict[str, Any]:
-    """The summary as a JSON-ready dict. `run` is loaded tables or a run directory (its committed log, finished or not)."""
+def summarize(run: RunData | str | Path, finished: bool | None = None) -> dict[str, Any]:
+    """The summary as a JSON-ready dict. `run` is loaded tables or a run directory (its committed log, finished or not).
+
+    `finished` overrules what the log says of itself: a run computes its summary after its last step and before it closes its log.
+    """
     if not isinstance(run, RunData):
         from sim.run_data import load
 
         run = load(run)
+    if finished is not None:
+        run = replace(run, finished=finished)
     terms = run.terms
     phases = [_phase(run, terms, name) for name in terms.phases]
     total = sum(phase["total_pnl_usd_micros"] for phase in phases) if all(_known(p, "total_pnl_usd_micros") for p in phases) else None

@@ -219,7 +219,7 @@ def _floor_scan(account: Account, tape: Sequence[Event], terms: Terms, key: dict
     for i in range(start, stop + 1):
         if not tape[i].tradable:
             continue
-        if not account.breached and account.cash + unrealized(account, tape[i].mid2, terms) <= terms.floor:
+        if order is None and account.cash + unrealized(account, tape[i].mid2, terms) <= terms.floor:
             account.breached = True
             if account.position:
                 order = _order(account, key, -account.position, FLOOR, (-1, -1), tape[i].ts_event, tape[i].ts_event)

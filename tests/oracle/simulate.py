@@ -47,6 +47,9 @@ def random_rows(root: Root, count: int, rng: random.Random, start: int = DAY, od
         sizes = [rng.randrange(1, 3 if thin else 9) for _ in range(20)]
         bids = [[(mid - k) * tick, sizes[k]] for k in range(10)]
         asks = [[(mid + spread + k) * tick, sizes[10 + k]] for k in range(10)]
+        if thin and 0 < i < count - 1 and rng.random() < 0.3:  # a book of one or two levels: orders are filled in part
+            shown = rng.randrange(1, 3)
+            bids[shown:] = asks[shown:] = [[UNDEFINED, 0] for _ in range(10 - shown)]
         flags, event, oddity = F_LAST, ts, rng.random() if 0 < i < count - 1 else 1.0
         if oddity < odd:
             kind = rng.randrange(6)
@@ -108,7 +111,9 @@ class OracleRun:
     tape: list[Event]
     decisions: list[Decision]
     accounts: list[Account]
+    picks: list[list[Pick]]  # [lane][step]
     latency: int
+    clock: str
     start: int
     end: int
 
@@ -155,7 +160,7 @@ def random_run(
     seed: int,
     rows: int = 240,
     lanes: int = 3,
-    clock_ns: int = SECOND,
+    clock_ms: int = 1_000,
     thin: bool = False,
     sessions: list[tuple[int, int, int]] | None = None,
 ) -> OracleRun:
@@ -168,11 +173,12 @@ def random_run(
     open_hours = sessions or one_session(DAY)
     tape = events(market, root.tick, open_hours)
     end = market[-1].ts_recv + 1
-    ticks = range(DAY, end, clock_ns)
+    ticks = range(DAY, end, clock_ms * 1_000_000)
     decisions = schedule(tape, open_hours, ticks, end, latency, terms.max_lots)
     assert len(decisions) > 1, "the market is too short for a decision"
-    accounts = [play(lane, tape, decisions, terms, random_picks(len(decisions), rng)) for lane in range(lanes)]
-    return OracleRun(root, terms, market, open_hours, tape, decisions, accounts, latency, DAY, end)
+    picks = [random_picks(len(decisions), rng) for _ in range(lanes)]
+    accounts = [play(lane, tape, decisions, terms, picks[lane]) for lane in range(lanes)]
+    return OracleRun(root, terms, market, open_hours, tape, decisions, accounts, picks, latency, f"{clock_ms}ms", DAY, end)
 
 
 def manifest_of(run: OracleRun) -> dict:
@@ -188,7 +194,7 @@ def manifest_of(run: OracleRun) -> dict:
         "calendar": "always", "fee_usd_micros": micros(root.fee), "margin_usd_micros": micros(root.margin),
     }  # fmt: skip
     tape = {
-        "market_schema": "mbp-10", "clock": "1s", "start_ns": run.start, "end_ns": run.end, "latency_ns": run.latency, "slippage_ticks": 1,
+        "market_schema": "mbp-10", "clock": run.clock, "start_ns": run.start, "end_ns": run.end, "latency_ns": run.latency, "slippage_ticks": 1,
         "step_limit": None,
     }  # fmt: skip
     config = {"phase": "replay", "lanes": len(run.accounts), "seed": 0, "instrument": instrument, "tape": tape, "env": env}
