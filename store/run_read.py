@@ -170,7 +170,7 @@ def seal(run_dir: Path | str) -> str:
             return chain.head
         head, first, k = chain.head, chain.steps, chain.sealed
         for part in living_journals(run_dir, chain, tables):
-            if part.steps > first:
+            if part.steps > first or part.tables:
                 k = part.k
                 head = seal_journal(run_dir, k, tables, head, first, part)
                 first = part.steps

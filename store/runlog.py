@@ -17,8 +17,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lob.errors import BadInput, TapeproofError
 from lob.tables import LEVELS, Table
 from store.buffers import RowBuffer
@@ -185,13 +183,26 @@ class RunLog:
         next `end_step` closes. A table that the level does not keep is ignored. Raises ValueError on wrong names, dtypes or lengths, and
         CheckFailed on NaN, infinity or a null where none may be.
         """
+        buffer = self._buffer(table)
+        if buffer is not None:
+            buffer.append(columns, self._lanes[table])
+
+    def append_row(self, table: str, row: Mapping[str, Any]) -> None:
+        """Add one row of plain numbers and strings, None where null is allowed: for tables of a row a step (diag, timing) or now and then
+        (events).
+
+        Raises as `append` does, except that a number that does not fit its column is refused only when the row is flushed.
+        """
+        buffer = self._buffer(table)
+        if buffer is not None:
+            buffer.append_row(row, self._lanes[table])
+
+    def _buffer(self, table: str) -> RowBuffer | None:
         self._check_open()
         buffer = self._buffers.get(table)
-        if buffer is None:
-            if table not in self._lanes:
-                raise ValueError(f"table {table} is not declared; declared are {', '.join(self._lanes)}")
-            return
-        buffer.append(columns, self._lanes[table])
+        if buffer is None and table not in self._lanes:
+            raise ValueError(f"table {table} is not declared; declared are {', '.join(self._lanes)}")
+        return buffer
 
     def end_step(self, step: int, steps: int = 1) -> None:
         """Close a step, or a block of `steps` steps that ends with number `step` (rows are then cut at a segment's border by their `step`).
@@ -231,9 +242,9 @@ class RunLog:
     def commit(self) -> None:
         """Flush the ended steps to the journal now: after this a `kill -9` does not lose them."""
         self._check_open()
-        if self.steps > self._committed:
-            batches = {name: buffer.batch() for name, buffer in self._buffers.items() if buffer.ended}
+        if self.steps > self._committed or any(buffer.ended for buffer in self._buffers.values()):
             try:
+                batches = {name: buffer.batch() for name, buffer in self._buffers.items() if buffer.ended}
                 self._journal.commit(batches, self.steps, self._step)
             except OSError as error:
                 self._fail(error)
@@ -255,12 +266,15 @@ class RunLog:
     def finish(self, end_state: str, summary: Mapping[str, Any] | None = None, summary_file: str = "eval_summary.json") -> str:
         """Seal the rest, write the summary (strict JSON), then the chain's end line and the manifest's end. Returns the chain's head.
 
-        Raises ValueError when the summary holds NaN or infinity (nothing is sealed then).
+        Rows appended after the last `end_step` are kept: they belong to the run's end. Raises ValueError when the summary holds NaN or
+        infinity (nothing is sealed then).
         """
         self._check_open()
         content = None if summary is None else pretty_json(summary)
         self._checkpointed = None
-        if self.steps > self._segment_end - self._segment_steps:
+        for buffer in self._buffers.values():
+            buffer.end_rows(None)
+        if self.steps > self._segment_end - self._segment_steps or any(buffer.ended for buffer in self._buffers.values()):
             self._rotate()
         self._seal_ready()
         self._wait(0)
@@ -351,13 +365,3 @@ class RunLog:
         self._open = False
         self._sealer.shutdown(wait=True)
         os.close(self._lock)
-
-
-def as_columns(rows: Mapping[str, Any], table: Table) -> dict[str, np.ndarray | list[str]]:
-    """Scalars and sequences as columns of the declared dtypes: for tables of a few rows (events, attempts)."""
-    columns: dict[str, np.ndarray | list[str]] = {}
-    for column in table.columns:
-        value = rows[column.name]
-        listed = list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value]
-        columns[column.name] = [str(item) for item in listed] if column.dtype == "str" else np.array(listed, column.dtype)
-    return columns

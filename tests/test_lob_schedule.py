@@ -9,7 +9,7 @@ from lob.schedule import clock_ticks, parse_clock, schedule
 from tests.tapes import SECOND, bars, book, hours, random_events
 
 GOOD = {"bids": [(100, 5)], "asks": [(101, 5)]}
-CLOCKS = ("1s", "300ms", "7s", "5e", "20v")
+CLOCKS = ("1s", "300ms", "7s", "5e", "9v")
 
 
 def _session(tape, t):

@@ -18,7 +18,7 @@ from lob.errors import BadInput, CheckFailed, DamagedLog, NotFound
 from lob.tables import LEVELS
 from store.run_check import verify_chain
 from store.run_read import read_run, read_table, seal
-from store.runlog import RunLog, as_columns, lanes_kept
+from store.runlog import RunLog, lanes_kept
 from tests.runlog_runs import (
     DEALS,
     IDENTITY,
@@ -141,6 +141,18 @@ def test_the_head_covers_the_summary(tmp_path):
         with RunLog.create(tmp_path / name, identity=IDENTITY, tables=TABLES) as log:
             heads.append(log.finish("finished", {"total": total}))
     assert heads[0] != heads[1]
+
+
+@pytest.mark.parametrize("steps", [0, 15, 16])
+def test_rows_that_follow_the_last_step_are_in_a_finished_log(tmp_path, steps):
+    last = {"step": steps, "seq": 99, "text": "done", "reason": None}
+    with RunLog.create(tmp_path / "run", identity=IDENTITY, tables=TABLES, segment_steps=16) as log:
+        write_steps(log, 7, 0, steps)
+        log.append_row("notes", last)
+        head = log.finish("finished")
+    run = read_run(tmp_path / "run")
+    assert same_rows(read_table(run, "notes"), [*expected("notes", 7, steps), last]) and run.steps == steps
+    assert verify_chain(tmp_path / "run", head) == []
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
@@ -385,9 +397,54 @@ def test_a_disk_that_fills_while_sealing_is_one_clear_line(tmp_path, monkeypatch
     assert all_rows_hold(tmp_path / "run", steps) and verify_chain(tmp_path / "run") == []
 
 
-def test_few_rows_can_be_given_as_plain_values(tmp_path):
-    with RunLog.create(tmp_path / "run", identity=IDENTITY, tables=TABLES) as log:
-        log.append("deals", as_columns({"phase": 1, "lane": 2, "step": 0, "deal_id": 9, "lots": 3}, DEALS))
-        log.end_step(0)
+def by_row(log, steps):
+    for step in range(steps):
+        for table in TABLES:
+            for row in plain_rows(7, step)[table.name]:
+                log.append_row(table.name, row)
+        log.end_step(step)
+
+
+@pytest.mark.parametrize("options", [{}, {"flush_rows": 1}, {"level": "sampled:2"}], ids=str)
+def test_rows_given_one_by_one_give_the_bytes_of_arrays(tmp_path, options):
+    head = write_run(tmp_path / "a", 20, **options)
+    with RunLog.create(tmp_path / "b", identity=IDENTITY, tables=TABLES, **{"segment_steps": 16, "flush_rows": 40, **options}) as log:
+        by_row(log, 20)
+        assert log.finish("finished", {"total_pnl_usd_micros": 12, "win_rate": None}) == head
+    assert folder_bytes(tmp_path / "a") == folder_bytes(tmp_path / "b")
+
+
+def test_rows_and_arrays_may_alternate_and_keep_their_order(tmp_path):
+    rows = expected("wide", 7, 4)
+    with RunLog.create(tmp_path / "run", identity=IDENTITY, tables=TABLES, segment_steps=2) as log:
+        for start in range(0, 20, 4):
+            log.append("wide", as_arrays(WIDE, rows[start : start + 2]))
+            log.append_row("wide", rows[start + 2])
+            log.append_row("wide", rows[start + 3])
+        log.end_step(3, 4)
         log.finish("finished")
-    assert read_table(read_run(tmp_path / "run"), "deals").to_pylist() == [{"phase": 1, "lane": 2, "step": 0, "deal_id": 9, "lots": 3}]
+    assert same_rows(read_table(read_run(tmp_path / "run"), "wide"), rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"score": float("nan")}, CheckFailed, r"table wide, column score, row 0 \(phase 1, step 0, lane 0\): value nan"),
+        ({"small": None}, CheckFailed, "column small, row 0 .*null"),
+        ({"other": 1}, ValueError, "not declared .*other"),
+        ({"small": 2**15}, ValueError, "do not fit int16"),
+        ({"small": 0.5}, ValueError, "do not fit int16"),
+        ({"small": "1"}, ValueError, "do not fit int16"),
+        ({"cash_usd_micros": 2**63}, ValueError, "do not fit int64"),
+        ({"score": "x"}, TypeError, "must be real number"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_refused_and_what_was_committed_stays(tmp_path, change, error, message):
+    with RunLog.create(tmp_path / "run", identity=IDENTITY, tables=TABLES, flush_seconds=10**9) as log:
+        write_steps(log, 7, 0, 2)
+        log.commit()
+        with pytest.raises(error, match=message):
+            log.append_row("wide", plain_rows(7, 0)["wide"][0] | change)
+            log.end_step(2)
+            log.commit()
+    assert all_rows_hold(tmp_path / "run", 2)
