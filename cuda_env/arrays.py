@@ -93,6 +93,30 @@ class Out(NamedTuple):
     orders: Any  # int64[lanes, slots, len(ORDER_SLOTS)]
     fills: Any  # int64[lanes, slots, len(FILL_SLOTS)]
     trades: Any  # int64[lanes, slots, len(TRADE_SLOTS)]
+    words: Any  # int64[diag.WORD_COUNT, stride]: what `diag` sums over lanes
+
+
+class Sums(NamedTuple):
+    """What the words of a step are summed into."""
+
+    unpack: Any  # int64[leaves, 3], from `unpacking`
+    partials: Any  # int64[chunks, leaves]
+    totals: Any  # int64[leaves]
+    cumulated: Any  # int64[len(CUMULATED)]
+
+
+class World(NamedTuple):
+    """Everything that a kernel reads and writes besides the picks."""
+
+    market: Market
+    plan: Any  # int64[D+1, len(PLAN)]
+    params: Any  # int64[len(PARAMS)]
+    features: Any  # float32[D+1, 128]: market slots, zeros in the lane's
+    state: Any  # int64[len(state.FIELDS), stride]
+    out: Out
+    observation: Any  # float32[lanes, 128]
+    last_observation: Any  # float32[lanes, 128]
+    sums: Sums
 
 
 FAULT_NONE, FAULT_ACTION, FAULT_INPUT, FAULT_PAST_END, FAULT_NOT_AT_END, FAULT_SLOTS, FAULT_MONEY, FAULT_DRAIN = range(8)

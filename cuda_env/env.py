@@ -8,9 +8,11 @@ import numpy as np
 import torch
 
 from cuda_env import arrays as a
+from cuda_env import diag as g
 from cuda_env import rows as r
 from cuda_env import state as s
 from cuda_env.config import EnvConfig, check_magnitudes
+from lob.actions import EndReason
 from lob.errors import BadInput
 from lob.layout import STATE_DIM
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from lob.tape import Schedule, Tape
 
 EMIT = ("steps", "orders", "fills", "trades")
-"""What a step can write besides its outputs."""
+"""Tables that a step can write; `diag` is apart."""
 
 
 class Env:
@@ -45,6 +47,7 @@ class Env:
         emit: tuple[str, ...] = EMIT,
         seed: int = 0,
         threads: int | None = None,
+        diag: bool = True,
         slots: int = 32,
     ) -> None:
         if lanes < 1:
@@ -61,49 +64,66 @@ class Env:
         mids = mids[tape.tradable]
         check_magnitudes(self.config, tape.instrument.tick_value_usd_micros, int(mids.min()), int(mids.max()))
         self.device = torch.device(device)
-
-        def zeros(shape, dtype):
-            return torch.zeros(shape, dtype=dtype, device=self.device)
-
-        def slotted(table, columns):
-            return torch.empty((lanes if table in emit else 0, slots, columns), dtype=torch.int64, device=self.device)
-
-        stride = s.padded(lanes)
-        rows_emitted = stride if {"orders", "fills", "trades"} & set(emit) else 0
-        self.reward_raw = zeros(lanes, torch.int64)
-        self.end_reason = zeros(lanes, torch.int8)
-        flags = zeros((2, lanes), torch.uint8)
-        self.terminated, self.truncated = flags[0].view(torch.bool), flags[1].view(torch.bool)
-        self.observation = zeros((lanes, STATE_DIM), torch.float32)
-        self.last_observation = zeros((lanes, STATE_DIM), torch.float32)
-        self.state = zeros((len(s.FIELDS), stride), torch.int64)
-        self._out = a.Out(
-            reward=self.reward_raw,
-            end_reason=self.end_reason,
-            terminated=flags[0],
-            truncated=flags[1],
-            fault=zeros(lanes, torch.int8),
-            steps=zeros((len(a.STEP_SLOTS), stride if "steps" in emit else 0), torch.int64),
-            counts=zeros((3, rows_emitted), torch.int64),
-            orders=slotted("orders", len(a.ORDER_SLOTS)),
-            fills=slotted("fills", len(a.FILL_SLOTS)),
-            trades=slotted("trades", len(a.TRADE_SLOTS)),
-        )
+        self.world = self._allocate(features, slots, diag)
+        out = self.world.out
+        self.state, self.observation, self.last_observation = self.world.state, self.world.observation, self.world.last_observation
+        self.reward_raw, self.end_reason = out.reward, out.end_reason
+        self.terminated, self.truncated = out.terminated.view(torch.bool), out.truncated.view(torch.bool)
         self._initial = torch.tensor(s.reset_values(self.config.capital_usd_micros), device=self.device)[:, None]
         self._kept = torch.tensor(s.kept(), device=self.device)[:, None]
         self.state.copy_(self._initial.expand_as(self.state))
-        market = a.market_arrays(tape)
-        plan = a.plan_array(tape, schedule)
-        params = a.params_vector(self.config, tape.instrument, schedule, lanes)
-        features = np.ascontiguousarray(features, np.float32)
         if self.device.type == "cpu":
             from cuda_env.run_cpu import CpuRunner
 
-            self._runner = CpuRunner(
-                market, plan, params, features, self.state, self._out, self.observation, self.last_observation, threads
-            )
+            self._runner = CpuRunner(self.world, threads)
         else:
             raise BadInput(f"device {device}: only cpu so far")
+
+    def _allocate(self, features: np.ndarray, slots: int, diag: bool) -> a.World:
+        """All buffers, made once, and the arrays that never change, as tensors on the device."""
+        lanes, stride = self.lanes, s.padded(self.lanes)
+
+        def zeros(shape, dtype=torch.int64):
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+
+        def given(array: np.ndarray) -> torch.Tensor:
+            # A read-only array (a mapped file) is copied: torch warns of it, and numba would compile anew for it.
+            array = np.ascontiguousarray(array)
+            return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self.device)
+
+        def slotted(table: str, columns: int) -> torch.Tensor:
+            return torch.empty((lanes if table in self.emit else 0, slots, columns), dtype=torch.int64, device=self.device)
+
+        out = a.Out(
+            reward=zeros(lanes),
+            end_reason=zeros(lanes, torch.int8),
+            terminated=zeros(lanes, torch.uint8),
+            truncated=zeros(lanes, torch.uint8),
+            fault=zeros(lanes, torch.int8),
+            steps=zeros((len(a.STEP_SLOTS), stride if "steps" in self.emit else 0)),
+            counts=zeros((3, stride if {"orders", "fills", "trades"} & set(self.emit) else 0)),
+            orders=slotted("orders", len(a.ORDER_SLOTS)),
+            fills=slotted("fills", len(a.FILL_SLOTS)),
+            trades=slotted("trades", len(a.TRADE_SLOTS)),
+            words=zeros((g.WORD_COUNT, stride if diag else 0)),
+        )
+        sums = a.Sums(
+            unpack=given(g.unpacking()),
+            partials=zeros((-(-lanes // g.CHUNK), len(g.LEAVES))),
+            totals=zeros(len(g.LEAVES)),
+            cumulated=zeros(len(g.CUMULATED)),
+        )
+        return a.World(
+            market=a.Market(*(given(array) for array in a.market_arrays(self.tape))),
+            plan=given(a.plan_array(self.tape, self.schedule)),
+            params=given(a.params_vector(self.config, self.tape.instrument, self.schedule, lanes)),
+            features=given(features.astype(np.float32, copy=False)),
+            state=zeros((len(s.FIELDS), stride)),
+            out=out,
+            observation=zeros((lanes, STATE_DIM), torch.float32),
+            last_observation=zeros((lanes, STATE_DIM), torch.float32),
+            sums=sums,
+        )
 
     def observe(self) -> torch.Tensor:
         """float32[lanes, 128]: what each lane may know before its next decision. One buffer, overwritten by the next call."""
@@ -127,6 +147,31 @@ class Env:
         self.state.copy_(torch.where(chosen & ~self._kept, self._initial, self.state))
         self.state[s.EPISODE] += chosen
 
+    def run_steps(self, actions: np.ndarray, inputs: Picks, observe: bool = False) -> None:
+        """Many steps at once on the CPU, for picks that are known: actions int32[T, lanes], gate inputs from `inputs` (whose `action`
+        is overwritten). Only the state after the last step, and that step's outputs, are left; nothing is summed for `diag`. With
+        `observe`, each observation is assembled too, as a policy would have seen it.
+        """
+        if self.emit:
+            raise BadInput("run_steps writes no tables: make the environment with emit=()")
+        if self._runner.run(np.ascontiguousarray(actions, np.int32), inputs, observe):
+            self._refuse()
+
+    @property
+    def played(self) -> torch.Tensor:
+        """bool[lanes]: which lanes decided in the last step; none at the drain."""
+        return (self.end_reason != EndReason.NOT_PLAYED) & (self.state[s.STATUS, : self.lanes] != s.DRAINED)
+
+    def diag(self) -> dict[str, int]:
+        """The environment's part of the last step's `diag` row (`cuda_env.diag.DIAG`)."""
+        if self.world.out.words.shape[1] == 0:
+            raise BadInput("diag is off in this environment")
+        cursor, status, clock = (int(self.state[field, 0]) for field in (s.CURSOR, s.STATUS, s.CLOCK))
+        row = cursor if status == s.DRAINED else cursor - 1
+        values = [self.phase, clock - 1, int(self.schedule.ts_observed_ns[row]), int(self.schedule.ts_decided_ns[row])]
+        values += self.world.sums.totals.tolist() + self.world.sums.cumulated.tolist()
+        return dict(zip((column.name for column in g.DIAG), values, strict=True))
+
     def rows(self, table: str) -> dict[str, np.ndarray]:
         """The last step's rows of a table in key order: one array per declared column, a masked array where the column is nullable."""
         if table not in self.emit:
@@ -142,7 +187,7 @@ class Env:
 
     def _refuse(self) -> None:
         """Raise for the first lane with a fault."""
-        fault = self._out.fault.cpu().numpy()
+        fault = self.world.out.fault.cpu().numpy()
         lane = int(np.flatnonzero(fault)[0])
         step = int(self.state[s.CLOCK, lane])
         raise BadInput(f"lane {lane}, step {step}: {a.FAULTS[int(fault[lane])]}")

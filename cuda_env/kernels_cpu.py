@@ -1,81 +1,121 @@
 """Loops over lanes on the CPU: each kernel once for one thread and once for several, around the same scalar functions."""
 
+from cuda_env.arrays import LANES, World
+from cuda_env.diag import CHUNK, CUMULATED, add_chunk, total_leaf
 from cuda_env.observe import observe_lane
 from cuda_env.step import drain_lane, step_lane
 from lob.jit import kernel_cpu, kernel_cpu_parallel, prange
 
-CHUNK = 64
-"""Lanes that one thread takes at a time: their state (31 fields) and their outputs stay in the first-level cache."""
+# A `prange` cannot capture a tuple of tuples: the parallel kernels take a `World`'s parts and put it together inside.
+# CHUNK lanes are also what one thread takes at a time: their state and outputs stay in the first-level cache.
 
 PARALLEL_FROM = 4 * CHUNK
 """Fewer lanes run on one thread: starting the others costs more than they save."""
 
 
 @kernel_cpu
-def _step_range(first, last, picks, market, plan, params, state, out):
+def _after_chunk(chunk, first, last, w):
+    """Keep the last observation of lanes that ended, and sum the chunk's words for `diag`."""
     for lane in range(first, last):
-        step_lane(lane, picks, market, plan, params, state, out)
+        if w.out.terminated[lane] != 0 or w.out.truncated[lane] != 0:
+            observe_lane(lane, w.features, w.plan, w.params, w.state, w.last_observation[lane])
+    if w.out.words.shape[1] > 0:
+        add_chunk(first, last, chunk, w.sums.unpack, w.out, w.sums.partials)
 
 
 @kernel_cpu
-def _observe_range(first, last, features, plan, params, state, observation):
+def _step_chunk(chunk, picks, w):
+    first, last = chunk * CHUNK, min(w.params[LANES], (chunk + 1) * CHUNK)
     for lane in range(first, last):
-        observe_lane(lane, features, plan, params, state, observation[lane])
+        step_lane(lane, picks, w.market, w.plan, w.params, w.state, w.out)
+    _after_chunk(chunk, first, last, w)
 
 
 @kernel_cpu
-def _keep_last_range(first, last, features, plan, params, state, out, last_observation):
-    for lane in range(first, last):
-        if out.terminated[lane] != 0 or out.truncated[lane] != 0:
-            observe_lane(lane, features, plan, params, state, last_observation[lane])
+def _observe_chunk(chunk, w):
+    for lane in range(chunk * CHUNK, min(w.params[LANES], (chunk + 1) * CHUNK)):
+        observe_lane(lane, w.features, w.plan, w.params, w.state, w.observation[lane])
 
 
 @kernel_cpu
-def any_fault(fault):
-    """Whether some lane has a fault code."""
+def _close(chunks, w):
+    """Total the sums of the chunks; returns whether a lane has a fault."""
+    if w.out.words.shape[1] > 0:
+        for leaf in range(w.sums.totals.size):
+            total_leaf(leaf, chunks, w.sums.partials, w.sums.totals)
+        for i in range(len(CUMULATED)):
+            w.sums.cumulated[i] += w.sums.totals[CUMULATED[i]]
     found = 0
-    for lane in range(fault.size):
-        found |= fault[lane]
+    for lane in range(w.out.fault.size):
+        found |= w.out.fault[lane]
     return found != 0
 
 
 @kernel_cpu
-def step_one(lanes, picks, market, plan, params, state, out, features, last_observation):
-    """One step of all lanes on this thread; ended lanes' last observation is kept. Returns whether a lane has a fault."""
-    _step_range(0, lanes, picks, market, plan, params, state, out)
-    _keep_last_range(0, lanes, features, plan, params, state, out, last_observation)
-    return any_fault(out.fault)
+def step_one(picks, w):
+    """One step of all lanes of a `World` on this thread; returns whether a lane has a fault."""
+    chunks = (w.params[LANES] + CHUNK - 1) // CHUNK
+    for chunk in range(chunks):
+        _step_chunk(chunk, picks, w)
+    return _close(chunks, w)
 
 
 @kernel_cpu_parallel
-def step_many(lanes, picks, market, plan, params, state, out, features, last_observation):
-    """`step_one` over chunks of lanes on several threads."""
-    chunks = (lanes + CHUNK - 1) // CHUNK
+def step_many(picks, market, plan, params, features, state, out, observation, last_observation, sums):
+    """`step_one` on several threads, a chunk of lanes at a time."""
+    chunks = (params[LANES] + CHUNK - 1) // CHUNK
     for chunk in prange(chunks):
-        first, last = chunk * CHUNK, min(lanes, (chunk + 1) * CHUNK)
-        _step_range(first, last, picks, market, plan, params, state, out)
-        _keep_last_range(first, last, features, plan, params, state, out, last_observation)
-    return any_fault(out.fault)
+        _step_chunk(chunk, picks, World(market, plan, params, features, state, out, observation, last_observation, sums))
+    return _close(chunks, World(market, plan, params, features, state, out, observation, last_observation, sums))
 
 
 @kernel_cpu
-def observe_one(lanes, features, plan, params, state, observation):
-    """Observations of all lanes, float32[lanes, 128], on this thread."""
-    _observe_range(0, lanes, features, plan, params, state, observation)
+def observe_one(w):
+    """Observations of all lanes on this thread."""
+    for chunk in range((w.params[LANES] + CHUNK - 1) // CHUNK):
+        _observe_chunk(chunk, w)
 
 
 @kernel_cpu_parallel
-def observe_many(lanes, features, plan, params, state, observation):
-    """`observe_one` over chunks of lanes on several threads."""
-    chunks = (lanes + CHUNK - 1) // CHUNK
-    for chunk in prange(chunks):
-        _observe_range(chunk * CHUNK, min(lanes, (chunk + 1) * CHUNK), features, plan, params, state, observation)
+def observe_many(market, plan, params, features, state, out, observation, last_observation, sums):
+    """`observe_one` on several threads."""
+    for chunk in prange((params[LANES] + CHUNK - 1) // CHUNK):
+        _observe_chunk(chunk, World(market, plan, params, features, state, out, observation, last_observation, sums))
 
 
 @kernel_cpu
-def drain(lanes, market, plan, params, state, out, features, last_observation):
-    """The drain of all lanes. Returns whether a lane has a fault."""
-    for lane in range(lanes):
-        drain_lane(lane, market, plan, params, state, out)
-    _keep_last_range(0, lanes, features, plan, params, state, out, last_observation)
-    return any_fault(out.fault)
+def drain(w):
+    """The drain of all lanes; returns whether a lane has a fault."""
+    chunks = (w.params[LANES] + CHUNK - 1) // CHUNK
+    for chunk in range(chunks):
+        first, last = chunk * CHUNK, min(w.params[LANES], (chunk + 1) * CHUNK)
+        for lane in range(first, last):
+            drain_lane(lane, w.market, w.plan, w.params, w.state, w.out)
+        _after_chunk(chunk, first, last, w)
+    return _close(chunks, w)
+
+
+@kernel_cpu
+def _run_chunk(chunk, actions, picks, observe, w):
+    """All steps of `actions` for one chunk of lanes; words are left alone."""
+    for lane in range(chunk * CHUNK, min(w.params[LANES], (chunk + 1) * CHUNK)):
+        for step in range(actions.shape[0]):
+            if observe:
+                observe_lane(lane, w.features, w.plan, w.params, w.state, w.observation[lane])
+            picks.action[lane] = actions[step, lane]
+            step_lane(lane, picks, w.market, w.plan, w.params, w.state, w.out)
+
+
+@kernel_cpu_parallel
+def run_many(actions, picks, observe, market, plan, params, features, state, out, observation, last_observation, sums):
+    """Many steps at once, for picks that are known beforehand: actions int32[T, lanes]; returns whether a lane has a fault.
+
+    Lane by lane, so each lane's state stays in registers' reach; only state, reward and end reason of the last step are left.
+    """
+    chunks = (params[LANES] + CHUNK - 1) // CHUNK
+    for chunk in prange(chunks):
+        _run_chunk(chunk, actions, picks, observe, World(market, plan, params, features, state, out, observation, last_observation, sums))
+    found = 0
+    for lane in range(out.fault.size):
+        found |= out.fault[lane]
+    return found != 0

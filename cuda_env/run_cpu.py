@@ -2,67 +2,56 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
 
 from cuda_env import kernels_cpu as k
-from cuda_env.arrays import Market, Out
+from cuda_env.arrays import LANES, Out, World
 from lob.jit import MAX_THREADS, set_threads
 from lob.picks import Picks
 
-if TYPE_CHECKING:
-    from typing import Any
 
-
-def _writable(array: np.ndarray) -> np.ndarray:
-    """numba compiles anew for a read-only array: a mapped file is copied."""
-    return array if array.flags.writeable else array.copy()
+def as_numpy(structure: Any) -> Any:
+    """The same (nested) structure with a numpy view in place of each tensor."""
+    if isinstance(structure, torch.Tensor):
+        return structure.numpy()
+    return type(structure)(*(as_numpy(part) for part in structure))
 
 
 class CpuRunner:
-    """Calls the kernels with the few structures that they take; one thread for few lanes."""
+    """Calls the kernels with their one structure; one thread for few lanes."""
 
-    def __init__(
-        self,
-        market: Market,
-        plan: np.ndarray,
-        params: np.ndarray,
-        features: np.ndarray,
-        state: torch.Tensor,
-        out: Out,
-        observation: torch.Tensor,
-        last_observation: torch.Tensor,
-        threads: int | None,
-    ) -> None:
-        self.lanes = int(params[0])
+    def __init__(self, world: World, threads: int | None) -> None:
+        self.world = as_numpy(world)
         self.threads = min(MAX_THREADS, threads or MAX_THREADS)
-        self.parallel = self.threads > 1 and self.lanes >= k.PARALLEL_FROM
-        self.market = Market(*(_writable(array) for array in market))
-        self.plan, self.params, self.features = plan, params, _writable(features)
-        self.state, self.out = state.numpy(), Out(*(tensor.numpy() for tensor in out))
-        self.observation, self.last_observation = observation.numpy(), last_observation.numpy()
-
-    def _picks(self, picks: Picks) -> Any:
-        return Picks(*(tensor.numpy() for tensor in picks))
+        self.parallel = self.threads > 1 and int(self.world.params[LANES]) >= k.PARALLEL_FROM
 
     def observe(self) -> None:
-        call = k.observe_many if self.parallel else k.observe_one
         if self.parallel:
             set_threads(self.threads)
-        call(self.lanes, self.features, self.plan, self.params, self.state, self.observation)
+            k.observe_many(*self.world)
+        else:
+            k.observe_one(self.world)
 
     def step(self, picks: Picks) -> bool:
-        call = k.step_many if self.parallel else k.step_one
+        """Returns whether a lane has a fault."""
+        arrays = as_numpy(picks)
         if self.parallel:
             set_threads(self.threads)
-        arrays = self._picks(picks)
-        return call(self.lanes, arrays, self.market, self.plan, self.params, self.state, self.out, self.features, self.last_observation)
+            return k.step_many(arrays, *self.world)
+        return k.step_one(arrays, self.world)
+
+    def run(self, actions: np.ndarray, picks: Picks, observe: bool) -> bool:
+        """Returns whether a lane has a fault."""
+        set_threads(self.threads)
+        return k.run_many(actions, as_numpy(picks), observe, *self.world)
 
     def drain(self) -> bool:
-        return k.drain(self.lanes, self.market, self.plan, self.params, self.state, self.out, self.features, self.last_observation)
+        """Returns whether a lane has a fault."""
+        return k.drain(self.world)
 
     def fetch(self) -> Out:
         """The outputs as numpy arrays."""
-        return self.out
+        return self.world.out

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from cuda_env import arrays as a
 from cuda_env import state as s
+from cuda_env.diag import write_amounts, write_picked, write_unpicked
 from cuda_env.exchange import log_order, new_order, walk
 from cuda_env.physics import PPM, kelly_cap_lots, magnitude_bin, margin_cap_lots, scaled_lots, trail_met, unrealized
 from lob.actions import ACTIONS, NOT_PLAYED, Direction, EndReason, FillReason, decode_action, encode_action
@@ -173,8 +174,29 @@ def set_end(lane, reason, out):
 
 
 @scalar
+def account(lane, state):
+    """What a step's changes are taken from: (cash, equity, fees, orders, fills, trade rows)."""
+    return (
+        state[s.CASH, lane],
+        state[s.EQUITY, lane],
+        state[s.FEES, lane],
+        state[s.ORDER_COUNT, lane],
+        state[s.FILL_COUNT, lane],
+        state[s.TRADE_COUNT, lane],
+    )
+
+
+@scalar
+def count_changes(lane, before, worth, state, out):
+    """Write the words that `diag` sums of the account's changes."""
+    realized, fee = state[s.CASH, lane] - before[0], state[s.FEES, lane] - before[2]
+    orders, fills = state[s.ORDER_COUNT, lane] - before[3], state[s.FILL_COUNT, lane] - before[4]
+    write_amounts(lane, realized, fee, worth, orders, fills, state[s.TRADE_COUNT, lane] - before[5], state, out)
+
+
+@scalar
 def log_step(lane, pick, gates, kelly, floor_met, actual, row, before, worth, reason, is_drain, state, out):
-    """Write the step's row, if steps are emitted. `pick` is (action, conviction, health, variance scale), `before` (cash, equity, fees)."""
+    """Write the step's row, if steps are emitted. `pick` is (action, conviction, health, variance scale), `before` from `account`."""
     if out.steps.shape[1] == 0:
         return
     out.steps[0, lane] = state[s.CLOCK, lane]
@@ -209,6 +231,9 @@ def log_step(lane, pick, gates, kelly, floor_met, actual, row, before, worth, re
 @scalar
 def log_unplayed(lane, row, reason, before, is_drain, state, out):
     """The row of a dead lane, or of the drain: no pick, no gate."""
+    if out.words.shape[1] > 0:
+        write_unpicked(lane, out)
+        count_changes(lane, before, 0, state, out)
     none = NOT_PLAYED
     gates = Gates(none, none, none, none, none, 0, CROSSED)
     log_step(lane, (none, none, none, none), gates, none, none, none, row, before, 0, reason, is_drain, state, out)
@@ -239,7 +264,7 @@ def skip_dead(lane, row, is_drain, state, out):
     out.end_reason[lane] = NOT_PLAYED
     out.terminated[lane] = 0
     out.truncated[lane] = 0
-    before = (state[s.CASH, lane], state[s.EQUITY, lane], state[s.FEES, lane])
+    before = account(lane, state)
     log_unplayed(lane, row, NOT_PLAYED, before, is_drain, state, out)
 
 
@@ -263,8 +288,7 @@ def step_lane(lane, picks, market, plan, params, state, out):
         out.fault[lane] = a.FAULT_INPUT
         return
     begin(lane, out)
-    before = (state[s.CASH, lane], state[s.EQUITY, lane], state[s.FEES, lane])
-    fills_before = state[s.FILL_COUNT, lane]
+    before = account(lane, state)
     kelly = state[s.KELLY, lane]
     _, _, order_kind, urgency = decode_action(action)
 
@@ -281,12 +305,15 @@ def step_lane(lane, picks, market, plan, params, state, out):
     if breached != 0 and position == 0:
         reason = CAPITAL_FLOOR
         state[s.STATUS, lane] = s.DEAD
-    traded = state[s.FILL_COUNT, lane] != fills_before
+    traded = state[s.FILL_COUNT, lane] != before[4]
     direction, magnitude = actual_branches(gates.direction, traded, position, params[a.MAX_LOTS])
     state[s.LAST_DIRECTION, lane] = 1 if direction == LONG else (-1 if direction == SHORT else 0)
     out.reward[lane] = state[s.EQUITY, lane] - before[1]
     set_end(lane, reason, out)
     actual = encode_action(direction, magnitude, 0, urgency)
+    if out.words.shape[1] > 0:
+        write_picked(lane, action, actual, gates, scaled_lots(action % 27 // 9, PPM, params[a.MAX_LOTS]), breached, out)
+        count_changes(lane, before, worth, state, out)
     pick = (action, conviction, health, variance_scale)
     log_step(lane, pick, gates, kelly, breached, actual, row, before, worth, reason, 0, state, out)
     finish(lane, row, plan, state)
@@ -305,7 +332,7 @@ def drain_lane(lane, market, plan, params, state, out):
         state[s.STATUS, lane] = s.DRAINED
         return
     begin(lane, out)
-    before = (state[s.CASH, lane], state[s.EQUITY, lane], state[s.FEES, lane])
+    before = account(lane, state)
     position = state[s.POSITION, lane]
     if position != 0:
         event = plan[row, a.FILL_EVENT]

@@ -37,7 +37,7 @@ os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
 
 import numba  # noqa: E402  (the cache folder must be set before the import)
 
-scalar = numba.njit(error_model="numpy", cache=True)
+scalar = numba.njit(error_model="numpy", cache=True, _nrt=False, forceinline=True)
 """Decorator for scalar functions: plain Python, njit and CUDA from one text. Division follows IEEE/numpy, as on CUDA."""
 
 kernel_cpu = numba.njit(error_model="numpy", cache=True)
