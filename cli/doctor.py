@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from cli.output import Json, columns, emit
+from cli.output import Json, columns, emit, progress
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +25,8 @@ def doctor(as_json: Json = False) -> None:
     """
     from sim.doctor import examine
 
-    found = examine()
+    with progress("doctor"):
+        found = examine()
     emit(found, _text(found), as_json)
     raise typer.Exit(0 if found["ok"] else 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -39,32 +39,41 @@ def columns(rows: Sequence[tuple[str, ...]], indent: str = "") -> str:
 
 @contextmanager
 def progress(label: str) -> Iterator[Progress]:
-    """A bar on stderr, once the work has taken more than a second on a terminal; silent where stderr is none."""
+    """A bar on stderr, once the work has taken more than a second on a terminal; silent where stderr is none.
+
+    A use case that cannot count calls nothing, and the bar moves without an end.
+    """
     if not sys.stderr.isatty():
         yield lambda done, total=None: None
         return
-    begun, bar, task = time.monotonic(), None, None
+    counted: dict[str, int | None] = {"completed": 0, "total": None}
+    shown: list[tuple[Any, Any]] = []
+
+    def show() -> None:
+        bar = _bar()
+        shown.append((bar, bar.add_task(label, **counted)))
+        bar.start()
 
     def update(done: int, total: int | None = None) -> None:
-        nonlocal bar, task
-        if bar is None:
-            if time.monotonic() - begun < BAR_AFTER_S:
-                return
-            bar = _bar()
-            bar.start()
-            task = bar.add_task(label, total=total)
-        bar.update(task, completed=done, total=total)
+        counted.update(completed=done, total=total)
+        for bar, task in shown:
+            bar.update(task, **counted)
 
+    timer = threading.Timer(BAR_AFTER_S, show)
+    timer.daemon = True
+    timer.start()
     try:
         yield update
     finally:
-        if bar is not None:
+        timer.cancel()
+        timer.join()
+        for bar, _ in shown:
             bar.stop()
 
 
 def _bar() -> Any:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    shown = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*shown, console=Console(stderr=True), transient=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.output import Json, emit
+from cli.output import Json, emit, progress
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make policy checkpoints.")
 
@@ -42,6 +42,7 @@ def init(
     """
     from sim.policy import init_checkpoint
 
-    made = init_checkpoint(seed, out, health_ppm)
+    with progress("policy init"):
+        made = init_checkpoint(seed, out, health_ppm)
     text = f"{out}: {made['parameters']:,} parameters, seed {seed}\ncontent {made['content_hash']}"
     emit(made, text, as_json)

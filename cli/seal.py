@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.output import Json, emit
+from cli.output import Json, emit, progress
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +29,8 @@ def seal(run: Annotated[Path, typer.Argument(help="The run's folder.", show_defa
     """
     from sim.seal import seal_run
 
-    sealed = seal_run(run)
+    with progress("seal"):
+        sealed = seal_run(run)
     text = (
         f"{run}: {sealed['steps']:,} steps, {sealed['steps_sealed_now']:,} of them sealed now, {sealed['end_state']}\nhead {sealed['head']}"
     )

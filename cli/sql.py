@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.output import Json, emit
+from cli.output import Json, emit, progress
 
 
 def register(app: typer.Typer) -> None:
@@ -44,7 +44,8 @@ def sql(
 
     if as_csv and as_json:
         raise BadInput("--csv and --json cannot both be printed; choose one")
-    answer = ask(question, store, runs or None)
+    with progress("sql"):
+        answer = ask(question, store, runs or None)
     emit(answer, csv_text(answer) if as_csv else table(answer), as_json)
 
 

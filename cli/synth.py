@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.options import InstrumentsFile
-from cli.output import Json, emit
+from cli.output import Json, emit, progress
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +39,8 @@ def synth(
     from sim.registry import registry_of
     from sim.synth import synth as make
 
-    made = make(instrument, date, events, seed, edge, out, registry_of(instruments))
+    with progress("synth"):
+        made = make(instrument, date, events, seed, edge, out, registry_of(instruments))
     session = f"session {format_time_ns(made['start_ns'])} to {format_time_ns(made['end_ns'])}"
     content = f"{made['records']:,} {made['schema']} records of {made['symbol']}, {made['prints']:,} prints, {made['bytes']:,} bytes"
     emit(made, f"{out}: {content}\n{session}\nsha256 {made['sha256']}", as_json)

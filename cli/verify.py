@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.output import Json, emit
+from cli.output import Json, emit, progress
 
 
 def register(app: typer.Typer) -> None:
@@ -42,6 +42,7 @@ def verify(
     from sim.verify import verify as prove
     from sim.verify_types import render
 
-    verdict = prove(run, store, head, usd_to_micros(tolerance_usd))
+    with progress("verify"):
+        verdict = prove(run, store, head, usd_to_micros(tolerance_usd))
     emit(verdict.to_json(), render(verdict), as_json)
     raise typer.Exit(verdict.exit_code)

@@ -230,6 +230,15 @@ print("result")
 """
 
 
+UNCOUNTED = """
+import time
+from cli.output import progress
+with progress("searching"):
+    time.sleep(1.5)
+print("result")
+"""
+
+
 def test_no_progress_is_drawn_where_stderr_is_no_terminal():
     done = run_python(PROGRESS.format(steps=4, pause=0.4))
     assert (done.returncode, done.stdout, done.stderr) == (0, "result\n", "")
@@ -263,5 +272,8 @@ def test_progress_is_drawn_on_a_terminal_only_after_a_second():
     out, shown = on_terminal(PROGRESS.format(steps=4, pause=0.4))
     assert out == "result\n"
     assert "working" in shown
+    out, shown = on_terminal(UNCOUNTED)
+    assert out == "result\n"
+    assert "searching" in shown
     out, shown = on_terminal(PROGRESS.format(steps=4, pause=0.01))
     assert (out, shown) == ("result\n", "")
