@@ -16,12 +16,11 @@ _UNDEFINED = "log an undefined number as null, with a reason beside it"
 
 
 class RowBuffer:
-    """`rows` appended rows, of which the first `ended` belong to ended steps and may be committed."""
+    """`rows` appended rows of a table. An interrupt inside any method but `drop` leaves the rows that were there as they were."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
         self.rows = 0
-        self.ended = 0
         self._schema = arrow_schema(table)
         self._names = frozenset(table.names)
         self._capacity = _START_ROWS
@@ -63,11 +62,10 @@ class RowBuffer:
         """Move the rows that were given one by one, which are the last ones, into the columns."""
         if not self._single:
             return
-        held, self._single = self._single, []
-        self.rows -= len(held)
-        self._copy(
-            {column.name: self._column(column, [row[column.name] for row in held]) for column in self.table.columns}, len(held), None
-        )
+        held = self._single
+        columns = {column.name: self._column(column, [row[column.name] for row in held]) for column in self.table.columns}
+        self._place(columns, self.rows - len(held), len(held))
+        self._single = []
 
     def _column(self, column: Column, values: list[Any]) -> Any:
         if column.dtype == "str":
@@ -95,7 +93,11 @@ class RowBuffer:
                     name: values[kept] if isinstance(values, np.ndarray) else [values[i] for i in kept] for name, values in columns.items()
                 }
                 count = len(kept)
-        start, stop = self.rows, self.rows + count
+        self._place(columns, self.rows, count)
+        self.rows += count
+
+    def _place(self, columns: Mapping[str, Any], start: int, count: int) -> None:
+        stop = start + count
         if stop > self._capacity:
             self._grow(stop)
         for name, _, _, nullable in self._numbers:
@@ -106,8 +108,7 @@ class RowBuffer:
                 values = np.where(nulls, 0, np.ma.getdata(values))
             self._values[name][start:stop] = values
         for name, _ in self._texts:
-            self._strings[name].extend(None if value is np.ma.masked else value for value in columns[name])
-        self.rows = stop
+            self._strings[name][start:] = [None if value is np.ma.masked else value for value in columns[name]]
 
     def _check(self, columns: Mapping[str, Any], count: int) -> None:
         for name, dtype, is_float, nullable in self._numbers:
@@ -136,36 +137,31 @@ class RowBuffer:
         raise CheckFailed(f"table {self.table.name}, column {name}, row {row} ({place}): {found}")
 
     def _grow(self, rows: int) -> None:
-        while self._capacity < rows:
-            self._capacity *= 2
-        for held in (self._values, self._nulls):
-            for name, old in held.items():
-                held[name] = np.zeros(self._capacity, old.dtype)
-                held[name][: self.rows] = old[: self.rows]
+        capacity = self._capacity
+        while capacity < rows:
+            capacity *= 2
+        self._values = {name: np.concatenate([old, np.empty(capacity - len(old), old.dtype)]) for name, old in self._values.items()}
+        self._nulls = {name: np.concatenate([old, np.empty(capacity - len(old), bool)]) for name, old in self._nulls.items()}
+        self._capacity = capacity
 
-    def end_rows(self, last_step: int | None) -> None:
-        """
-        Every row appended so far belongs to ended steps; with `last_step`, only rows whose `step` is not after it, which move to the
-        front.
-        """
-        if last_step is None or "step" not in self._names:
-            self.ended = self.rows
-            return
+    def rows_until(self, last_step: int, settled: int) -> int:
+        """How many rows belong to steps up to `last_step`, which move in front of the others. The first `settled` rows stay as they are."""
+        if "step" not in self._names:
+            return self.rows
         self._settle()
-        later = self._values["step"][self.ended : self.rows] > last_step
+        later = self._values["step"][settled : self.rows] > last_step
         order = np.argsort(later, kind="stable")
         if not (order[1:] > order[:-1]).all():
             for held in (self._values, self._nulls):
                 for values in held.values():
-                    values[self.ended : self.rows] = values[self.ended : self.rows][order]
+                    values[settled : self.rows] = values[settled : self.rows][order]
             for texts in self._strings.values():
-                texts[self.ended :] = [texts[self.ended + i] for i in order]
-        self.ended = self.rows - int(np.count_nonzero(later))
+                texts[settled:] = [texts[settled + i] for i in order]
+        return self.rows - int(np.count_nonzero(later))
 
-    def batch(self) -> pa.RecordBatch:
-        """The ended rows as an Arrow batch over the buffers themselves: use it before the next append."""
+    def batch(self, count: int) -> pa.RecordBatch:
+        """The first `count` rows as an Arrow batch over the buffers themselves: use it before the next append."""
         self._settle()
-        count = self.ended
         arrays = []
         for field in self._schema:
             if field.name in self._strings:
@@ -178,13 +174,14 @@ class RowBuffer:
             arrays.append(pa.Array.from_buffers(field.type, count, [validity, pa.py_buffer(self._values[field.name][:count])]))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def drop_ended(self) -> None:
-        """Forget the ended rows; the others move to the front."""
-        rest = self.rows - self.ended
+    def drop(self, count: int) -> None:
+        """Forget the first `count` rows; the others move to the front."""
+        self._settle()
+        rest = self.rows - count
         if rest:
             for held in (self._values, self._nulls):
                 for values in held.values():
-                    values[:rest] = values[self.ended : self.rows].copy()
+                    values[:rest] = values[count : self.rows].copy()
         for texts in self._strings.values():
-            del texts[: self.ended]
-        self.rows, self.ended = rest, 0
+            del texts[:count]
+        self.rows = rest

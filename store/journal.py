@@ -29,12 +29,11 @@ COMMITS = "commits"
 
 
 class _Stream:
-    """A table's stream as a file object: counts and checksums what passes through."""
-
-    closed = False
+    """A file that is only appended to, as Arrow's writer wants one: counts and checksums what passes through."""
 
     def __init__(self, path: Path) -> None:
-        self.handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+        self.closed = False
+        self.handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
         self.length = 0
         self.checksum = 0
 
@@ -50,9 +49,18 @@ class _Stream:
     def flush(self) -> None:
         pass
 
+    def cut(self, length: int) -> None:
+        os.ftruncate(self.handle, length)
+        self.length, self.checksum = length, 0
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            os.close(self.handle)
+
 
 class Journal:
-    """The writer of one segment's journal. Not safe for several threads."""
+    """The writer of one segment's journal. Not safe for several threads. A commit that broke off midway is undone by the next one."""
 
     def __init__(self, run_dir: Path, k: int, tables: Mapping[str, Table]) -> None:
         self.folder = Path(run_dir) / JOURNAL / f"{k:08d}"
@@ -60,32 +68,42 @@ class Journal:
         self._schemas = {name: arrow_schema(table) for name, table in tables.items()}
         self._streams: dict[str, _Stream] = {}
         self._writers: dict[str, Any] = {}
-        self._commits = os.open(self.folder / COMMITS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+        self._commits = _Stream(self.folder / COMMITS)
+        self._committed: dict[str, int] = {}  # bytes of each stream, and of `commits`, that count
+        self._midway = False
 
     def commit(self, batches: Mapping[str, pa.RecordBatch], steps: int, step: int) -> None:
         """Append the batches, then the commit record that makes them count. Raises OSError; what was committed before stays committed."""
+        if self._midway:
+            self._undo()
+        self._midway = True
         for name, batch in batches.items():
             if name not in self._streams:
                 self._streams[name] = _Stream(self.folder / f"{name}.arrows")
                 self._writers[name] = pa.ipc.new_stream(self._streams[name], self._schemas[name])
             self._writers[name].write_batch(batch)
-        lengths = {}
-        for name, stream in sorted(self._streams.items()):
-            lengths[name] = [stream.length, stream.checksum]
+        marks = {name: [stream.length, stream.checksum] for name, stream in sorted(self._streams.items())}
+        record = canonical_json({"steps": steps, "step": step, "tables": marks})
+        self._commits.write(b"%08x %s\n" % (zlib.crc32(record), record))
+        for stream in self._streams.values():
             stream.checksum = 0
-        record = canonical_json({"steps": steps, "step": step, "tables": lengths})
-        line = b"%08x %s\n" % (zlib.crc32(record), record)
-        while line:
-            line = line[os.write(self._commits, line) :]
+        self._committed = {name: stream.length for name, stream in self._streams.items()} | {COMMITS: self._commits.length}
+        self._midway = False
+
+    def _undo(self) -> None:
+        """Cut every file back to what is committed."""
+        for name, stream in list(self._streams.items()):
+            stream.cut(self._committed.get(name, 0))
+            if not stream.length:  # its schema may be half written
+                del self._streams[name]
+                stream.close()
+        self._commits.cut(self._committed.get(COMMITS, 0))
 
     def close(self) -> None:
         """Close the files. The streams get no end mark: the commits say where they end."""
         self._writers.clear()
-        for stream in self._streams.values():
-            stream.closed = True
-            os.close(stream.handle)
-        self._streams.clear()
-        os.close(self._commits)
+        for stream in (self._commits, *self._streams.values()):
+            stream.close()
 
 
 @dataclass(frozen=True)

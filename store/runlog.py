@@ -12,8 +12,9 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,6 @@ class RunLog:
         level = manifest["log"]["level"]
         self.run_dir = run_dir
         self.head = start_hash(manifest)
-        self.steps = 0
         self.waited_s = 0.0
         self._manifest = manifest
         self._segment_steps: int = manifest["log"]["segment_steps"]
@@ -117,7 +117,7 @@ class RunLog:
         self._flush_rows = flush_rows
         self._flush_seconds = flush_seconds
         self._checkpointed = 0 if seal_behind_checkpoints else None
-        self._step = -1
+        self._mark = (0, -1, dict.fromkeys(self._tables, 0))  # steps that ended, number of the last, rows of each buffer that are theirs
         self._committed = 0
         self._last_flush = time.monotonic()
         self._k = 1
@@ -126,6 +126,7 @@ class RunLog:
         self._held: deque[tuple[int, int, int]] = deque()  # (k, first step, end) of full segments that wait for a checkpoint
         self._sealing: deque[Future[str]] = deque()
         self._sealer = ThreadPoolExecutor(1, thread_name_prefix="seal")
+        self._seal_failed = False
         self._fault: BaseException | None = None
         self._open = True
 
@@ -172,6 +173,15 @@ class RunLog:
         except OSError as error:
             raise BadInput(f"{run_dir}: the run cannot be written there ({error.strerror}); choose another folder or free space") from None
 
+    @property
+    def steps(self) -> int:
+        """Steps that have ended."""
+        return self._mark[0]
+
+    @property
+    def _ended(self) -> dict[str, int]:
+        return self._mark[2]
+
     def keeps(self, table: str) -> bool:
         """Whether rows of this table are kept at the run's level (of some lanes at least)."""
         return table in self._tables
@@ -207,54 +217,44 @@ class RunLog:
     def end_step(self, step: int, steps: int = 1) -> None:
         """Close a step, or a block of `steps` steps that ends with number `step` (rows are then cut at a segment's border by their `step`).
 
-        Flushes, seals and waits as due. Raises BadInput when the disk cannot take it; what was committed stays readable. After an
-        interrupt inside this call the log takes nothing more and ends at its last commit.
+        Flushes, seals and waits as due. Raises BadInput when the disk cannot take it; what was committed stays readable. An interrupt at
+        any moment loses no step that had ended before: `close` commits it.
         """
         self._check_open()
-        try:
-            self._end_step(step, steps)
-        except BaseException as error:
-            self._fault = self._fault or error
-            raise
-
-    def _end_step(self, step: int, steps: int) -> None:
-        while self.steps + steps >= self._segment_end:
-            now = self._segment_end - self.steps
-            cut = step - steps + now
-            for buffer in self._buffers.values():
-                buffer.end_rows(cut if steps > now else None)
+        if self.steps == self._segment_end:
+            self._rotate()  # an interrupt came before it
+        while steps:
+            now = min(steps, self._segment_end - self.steps)
             steps -= now
-            self.steps += now
-            self._step = cut
-            self._rotate()
-            if not steps:
-                return
-        for buffer in self._buffers.values():
-            buffer.end_rows(None)
-        self.steps += steps
-        self._step = step
-        if (
-            sum(buffer.ended for buffer in self._buffers.values()) >= self._flush_rows
-            or time.monotonic() - self._last_flush >= self._flush_seconds
-        ):
+            if steps:
+                ended = {name: buffer.rows_until(step - steps, self._ended[name]) for name, buffer in self._buffers.items()}
+            else:
+                ended = {name: buffer.rows for name, buffer in self._buffers.items()}
+            self._mark = (self.steps + now, step - steps, ended)  # in one assignment: an interrupt comes before it or after it
+            if self.steps == self._segment_end:
+                self._rotate()
+        if sum(self._ended.values()) >= self._flush_rows or time.monotonic() - self._last_flush >= self._flush_seconds:
             self.commit()
 
     def commit(self) -> None:
         """Flush the ended steps to the journal now: after this a `kill -9` does not lose them."""
         self._check_open()
-        if self.steps > self._committed or any(buffer.ended for buffer in self._buffers.values()):
+        steps, step, ended = self._mark
+        if steps > self._committed or any(ended.values()):
             try:
-                batches = {name: buffer.batch() for name, buffer in self._buffers.items() if buffer.ended}
-                self._journal.commit(batches, self.steps, self._step)
+                batches = {name: self._buffers[name].batch(count) for name, count in ended.items() if count}
+                self._journal.commit(batches, steps, step)
             except OSError as error:
                 self._fail(error)
-            except BaseException as error:
+            except Exception as error:
                 self._fault = error
                 raise
-            del batches
-            for buffer in self._buffers.values():
-                buffer.drop_ended()
-            self._committed = self.steps
+            with self._nothing_to_lose():
+                del batches
+                self._committed = steps
+                for name, count in ended.items():
+                    self._buffers[name].drop(count)
+                self._mark = (steps, step, dict.fromkeys(ended, 0))
         self._last_flush = time.monotonic()
 
     def checkpointed(self, steps: int) -> None:
@@ -272,9 +272,8 @@ class RunLog:
         self._check_open()
         content = None if summary is None else pretty_json(summary)
         self._checkpointed = None
-        for buffer in self._buffers.values():
-            buffer.end_rows(None)
-        if self.steps > self._segment_end - self._segment_steps or any(buffer.ended for buffer in self._buffers.values()):
+        self._mark = (*self._mark[:2], {name: buffer.rows for name, buffer in self._buffers.items()})
+        if self.steps > self._segment_end - self._segment_steps or any(self._ended.values()):
             self._rotate()
         self._seal_ready()
         self._wait(0)
@@ -312,15 +311,25 @@ class RunLog:
     def _rotate(self) -> None:
         """Commit the full segment, open the next journal, hand the full one to the sealer."""
         self.commit()
-        self._journal.close()
-        self._held.append((self._k, self._segment_end - self._segment_steps, self.steps))
-        self._k += 1
-        self._segment_end += self._segment_steps
-        try:
-            self._journal = Journal(self.run_dir, self._k, self._tables)
-        except OSError as error:
-            self._fail(error)
+        with self._nothing_to_lose():
+            self._journal.close()
+            self._held.append((self._k, self._segment_end - self._segment_steps, self.steps))
+            self._k += 1
+            self._segment_end += self._segment_steps
+            try:
+                self._journal = Journal(self.run_dir, self._k, self._tables)
+            except OSError as error:
+                self._fail(error)
         self._seal_ready()
+
+    @contextmanager
+    def _nothing_to_lose(self) -> Iterator[None]:
+        """Around work on the log's own state while everything is committed: what breaks it off ends the log there."""
+        try:
+            yield
+        except BaseException as error:
+            self._fault = self._fault or error
+            raise
 
     def _seal_ready(self) -> None:
         while self._held and (self._checkpointed is None or self._held[0][2] <= self._checkpointed):
@@ -329,9 +338,15 @@ class RunLog:
             self._sealing.append(self._sealer.submit(self._seal, k, first))
 
     def _seal(self, k: int, first: int) -> str:
-        # One thread, in order: `head` moves only here while seals are running.
-        part = read_journal(self.run_dir / JOURNAL / f"{k:08d}", self._tables, check=False)
-        self.head = seal_journal(self.run_dir, k, self._tables, self.head, first, part)
+        # One thread, in order: `head` moves only here while seals are running, and no segment is sealed after one that could not be.
+        if self._seal_failed:
+            return self.head
+        try:
+            part = read_journal(self.run_dir / JOURNAL / f"{k:08d}", self._tables, check=False)
+            self.head = seal_journal(self.run_dir, k, self._tables, self.head, first, part)
+        except BaseException:
+            self._seal_failed = True
+            raise
         return self.head
 
     def _wait(self, left: int) -> None:
@@ -340,9 +355,10 @@ class RunLog:
             started = time.monotonic()
             done = self._sealing[0].done()
             try:
-                self._sealing.popleft().result()
+                self._sealing[0].result()
             except OSError as error:
                 self._fail(error)
+            self._sealing.popleft()
             if not done:
                 self.waited_s += time.monotonic() - started
 

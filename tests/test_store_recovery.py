@@ -15,7 +15,7 @@ import pytest
 from store.run_check import verify_chain
 from store.run_read import read_run, read_table, seal
 from store.runlog import RunLog
-from tests.runlog_runs import IDENTITY, TABLES, expected, same_rows, write_run, write_steps
+from tests.runlog_runs import IDENTITY, TABLES, expected, plain_rows, same_rows, write_run, write_steps
 
 REPO = Path(__file__).resolve().parent.parent
 STEPS = 400
@@ -197,21 +197,92 @@ def test_a_damaged_journal_ends_the_log_and_what_stands_behind_it_is_kept_aside(
     assert verify_chain(tmp_path / "run") == []
 
 
-def test_an_interrupt_inside_a_flush_leaves_the_log_at_its_last_commit(tmp_path, monkeypatch):
+def interrupted_at_line(number, work):
+    """Run `work` with a KeyboardInterrupt before the `number`-th line that this thread executes in `store/`; whether it came."""
+    left = number
+    rooms = str(REPO / "store")
+
+    def at_line(frame, event, _):
+        nonlocal left
+        if event == "line":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return at_line
+
+    sys.settrace(lambda frame, event, _: at_line if frame.f_code.co_filename.startswith(rooms) else None)
+    try:
+        work()
+    except KeyboardInterrupt:
+        assert left == 0
+    finally:
+        sys.settrace(None)
+    return left <= 0
+
+
+@pytest.mark.parametrize("options", [{"flush_rows": 1}, {"flush_rows": 60}, {"block": 5}, {"by_row": True}], ids=str)
+@pytest.mark.parametrize("stride", [401, pytest.param(23, marks=pytest.mark.deep)])
+def test_an_interrupt_at_any_line_loses_no_step_that_had_ended(tmp_path, stride, options):
+    options = dict(options)
+    block, by_row = options.pop("block", 1), options.pop("by_row", False)
+    number, seen = 1, set()
+    while True:
+        run_dir = tmp_path / f"run{number}"
+        log = RunLog.create(run_dir, identity=IDENTITY, tables=TABLES, segment_steps=4, **options)
+        ended = 0
+
+        def work(log=log):
+            nonlocal ended
+            for start in range(0, 15, block):
+                if by_row:
+                    for name, rows in plain_rows(7, start).items():
+                        for row in rows:
+                            log.append_row(name, row)
+                    log.end_step(start)
+                else:
+                    write_steps(log, 7, start, start + block, block)
+                ended = start + block
+
+        came = interrupted_at_line(number, work)
+        log.close()
+        run = read_run(run_dir)
+        assert ended <= run.steps <= ended + block
+        for table in TABLES:
+            assert same_rows(read_table(run, table.name), expected(table.name, 7, run.steps)), (number, table.name)
+        assert verify_chain(run_dir) == []
+        seen.add(run.steps)
+        if not came:
+            break
+        number += stride
+    assert len(seen) > 3
+
+
+def test_an_interrupt_inside_a_flush_is_undone_by_the_next(tmp_path, monkeypatch):
     log = RunLog.create(tmp_path / "run", identity=IDENTITY, tables=TABLES, segment_steps=64, flush_rows=10**9, flush_seconds=10**9)
-    write_steps(log, 7, 0, 5)
-    log.commit()
-    write_steps(log, 7, 5, 9)
     real = os.write
+    steps = 0
+    for writes in range(60):
+        write_steps(log, 7, steps, steps + 1)
+        steps += 1
+        left = writes
 
-    def interrupted(handle, data):
-        real(handle, data)
-        raise KeyboardInterrupt
+        def interrupted(handle, data):
+            nonlocal left
+            left -= 1
+            if left == 0:
+                real(handle, data[: len(data) // 2])
+                raise KeyboardInterrupt
+            return real(handle, data)
 
-    monkeypatch.setattr(os, "write", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        log.commit()
-    monkeypatch.undo()
+        monkeypatch.setattr(os, "write", interrupted)
+        if writes % 3:
+            try:
+                log.commit()
+            except KeyboardInterrupt:
+                assert left == 0
+        monkeypatch.undo()
     log.close()
     run = read_run(tmp_path / "run")
-    assert run.steps == 5 and same_rows(read_table(run, "wide"), expected("wide", 7, 5))
+    assert run.steps == steps and verify_chain(tmp_path / "run") == []
+    for table in TABLES:
+        assert same_rows(read_table(run, table.name), expected(table.name, 7, steps))

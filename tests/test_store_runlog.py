@@ -397,6 +397,26 @@ def test_a_disk_that_fills_while_sealing_is_one_clear_line(tmp_path, monkeypatch
     assert all_rows_hold(tmp_path / "run", steps) and verify_chain(tmp_path / "run") == []
 
 
+def test_no_segment_is_sealed_after_one_that_could_not_be(tmp_path, monkeypatch):
+    write_segment = runlog_module.write_segment
+
+    def full_once(run_dir, k, *arguments):
+        if k == 2:
+            time.sleep(0.05)
+            raise OSError(28, "No space left on device", "part")
+        return write_segment(run_dir, k, *arguments)
+
+    monkeypatch.setattr(runlog_module, "write_segment", full_once)
+    log = RunLog.create(tmp_path / "run", identity=IDENTITY, tables=TABLES, segment_steps=2)
+    with pytest.raises(BadInput, match="No space left"), log:
+        write_steps(log, 7, 0, 60)
+    run = read_run(tmp_path / "run")
+    assert run.sealed_steps == 2 and run.steps >= 6 and all_rows_hold(tmp_path / "run", run.steps)
+    monkeypatch.undo()
+    seal(tmp_path / "run")
+    assert all_rows_hold(tmp_path / "run", run.steps) and verify_chain(tmp_path / "run") == []
+
+
 def by_row(log, steps):
     for step in range(steps):
         for table in TABLES:
