@@ -31,3 +31,8 @@ def diag_row(picks: Picks, diagnostics: dict[str, int | None], played: torch.Ten
     inputs = (picks.conviction_ppm, picks.health_ppm, picks.variance_scale_ppm)
     row: dict[str, int | None] = {column.name: int(values[played].sum()) for column, values in zip(_GATE_INPUTS, inputs, strict=True)}
     return row | {column.name: diagnostics[column.name] for column in _VALUES}
+
+
+def no_picks_row() -> dict[str, int | None]:
+    """The policy's part of the `diag` row of a drain, where nothing is picked."""
+    return {column.name: 0 for column in _GATE_INPUTS} | NO_VALUES

@@ -1,7 +1,10 @@
 """The log tables that the use cases write: `events`, and, outside every hash, `timing` and `attempts`. This file declares them."""
 
+from cuda_env import diag as env_diag
+from cuda_env.tables import TABLES as ENV_TABLES
 from lob.actions import Phase, names
 from lob.tables import LEVELS, Column, Table
+from policy import tables as policy_tables
 
 _PHASE = Column("phase", "int8", "code", "train, eval or replay", names(Phase))
 _STEP = Column("step", "int32", "1", "decision of the phase, counted from 0")
@@ -61,3 +64,14 @@ ATTEMPTS = Table(
     doc="one row per start of the run: host, threads, paths, outside every hash",
     hashed=False,
 )
+
+DIAG = Table(
+    "diag",
+    env_diag.DIAG + policy_tables.DIAG,
+    key=("phase", "step"),
+    levels=LEVELS,
+    doc="one row per step: sums over lanes of what was picked, gates, what it earned; the environment's part, then the policy's",
+)
+
+RUN_TABLES = (DIAG, *ENV_TABLES, EVENTS, TIMING, ATTEMPTS)
+"""Every table of a run."""
