@@ -1,6 +1,5 @@
 """Databento's MBP-10 CSV to MBP_10 records: decimal or 1e-9 integer prices, ISO or ns times, empty cells as undefined."""
 
-import datetime as dt
 import os
 from collections.abc import Iterator
 
@@ -8,20 +7,14 @@ import numpy as np
 
 from lob.errors import BadInput
 from lob.records import MBP_10, RTYPE
-from lob.units import UNDEFINED_PRICE
+from lob.units import UNDEFINED_PRICE, UNDEFINED_TIMESTAMP
 from store.csv_cells import CHAR, MOMENT, PRICE, TEXT, UNDEFINED_TIME, WHOLE
-from store.csv_rows import Column, Rows, Start, column_name, parse_rows, read_start
+from store.csv_rows import Column, Rows, Symbols, collect_symbols, parse_rows, prices_are_fixed, read_start
 from store.detect import refuse_unless_csv
 from store.streams import Stream, open_stream
 
-_DAY_NS = 86_400 * 10**9
 _PRICES = frozenset(name for name in MBP_10.names or () if name == "price" or "_px_" in name)
 _TIMES = ("ts_event", "ts_recv")
-_SMALLEST_FIXED_PRICE = 10**6
-"""Below a thousandth a whole number is rather a price in full units than one in 1e-9."""
-
-Symbols = dict[tuple[int, dt.date], str]
-"""(instrument_id, UTC date of ts_recv) -> symbol."""
 
 
 def read_mbp10_csv(path: str | os.PathLike[str], delimiter: str | None = None, symbols: Symbols | None = None) -> Iterator[np.ndarray]:
@@ -37,17 +30,26 @@ def read_mbp10_csv(path: str | os.PathLike[str], delimiter: str | None = None, s
         places = _places(stream, names)
         if len(start.rows) < 2:
             return
-        fixed = _prices_are_fixed(stream, names, start)
+        fixed = prices_are_fixed(stream, start.rows[1:], names, [places[name] for name in places if name in _PRICES])
+        seen: set[int] = set()
         for rows in parse_rows(stream, start, 1, names, _columns(names, start.rows[1], fixed)):
             records = _records(rows, places)
-            if symbols is not None and "symbol" in names:
-                _collect_symbols(stream, rows, names.index("symbol"), records, symbols)
+            stamps = np.where(records["ts_recv"] == UNDEFINED_TIMESTAMP, records["ts_event"], records["ts_recv"])
+            place = names.index("symbol") if "symbol" in names else None
+            collect_symbols(stream, rows, place, records["instrument_id"], stamps.astype(np.int64), {} if symbols is None else symbols)
+            seen.update(np.unique(records["instrument_id"]).tolist())
+            if place is None and len(seen) > 1:
+                raise BadInput(
+                    f"{path}: holds instruments {', '.join(map(str, sorted(seen)[:5]))} and no symbol column: fetch it with symbols"
+                )
             yield records
 
 
 def _places(stream: Stream, names: tuple[str, ...]) -> dict[str, int]:
     wanted = [name for name in MBP_10.names or () if name != "length"]
     missing = [name for name in wanted if name not in names]
+    if "bid_px_01" not in names:
+        raise BadInput(f"{stream.path}: a CSV of one level (MBP-1?); as CSV only MBP-10 and bars are read: fetch it as DBN")
     if missing:
         raise BadInput(f"{stream.path}: an MBP-10 CSV without {', '.join(missing[:5])}: fetch it with all columns")
     for name in (*wanted, "symbol"):
@@ -78,21 +80,6 @@ def _column(name: str, example: str, fixed: bool) -> Column:
     return Column(WHOLE, low=int(limits.min), high=int(limits.max))
 
 
-def _prices_are_fixed(stream: Stream, names: tuple[str, ...], start: Start) -> bool:
-    """Whether prices are whole numbers of 1e-9, told by the first rows: decimal prices have a point somewhere among twenty-one."""
-    cells = [cell for row in start.rows[1:] for name, cell in zip(names, row, strict=False) if name in _PRICES and cell]
-    if not cells or any("." in cell or "e" in cell.lower() for cell in cells):
-        return False
-    largest = max((abs(int(cell)) for cell in cells if cell.lstrip("-").isdigit() and len(cell) < 21), default=0)
-    if largest < _SMALLEST_FIXED_PRICE:
-        first = next(i for i, name in enumerate(names) if name in _PRICES)
-        raise BadInput(
-            f"{stream.path}: prices are whole numbers ({column_name(names, first)}: {cells[0]!r}) too small to be 1e-9 units: "
-            "write decimal prices with a point, like 4365.00"
-        )
-    return True
-
-
 def _records(rows: Rows, places: dict[str, int]) -> np.ndarray:
     records = np.zeros(len(rows.lines), MBP_10)
     records["length"] = MBP_10.itemsize // 4
@@ -100,18 +87,3 @@ def _records(rows: Rows, places: dict[str, int]) -> np.ndarray:
         column = rows.values[:, place]
         records[name] = column.astype("u1").view("S1") if MBP_10[name].kind == "S" else column.astype(MBP_10[name])
     return records
-
-
-def _collect_symbols(stream: Stream, rows: Rows, place: int, records: np.ndarray, symbols: Symbols) -> None:
-    """Adds what each instrument is called on each day; two names for one are a fault."""
-    names = rows.text(place)
-    stamps = np.where(records["ts_recv"] == 2**64 - 1, records["ts_event"], records["ts_recv"])
-    keys = np.rec.fromarrays([records["instrument_id"], (stamps // np.uint64(_DAY_NS)).astype("u4"), names])
-    _, firsts = np.unique(keys, return_index=True)
-    for i in np.sort(firsts):
-        if not names[i] or stamps[i] == 2**64 - 1:
-            continue
-        key = (int(records["instrument_id"][i]), dt.date(1970, 1, 1) + dt.timedelta(days=int(stamps[i]) // _DAY_NS))
-        name = names[i].decode("utf-8", "replace")
-        if symbols.setdefault(key, name) != name:
-            raise BadInput(f"{stream.path}: line {int(rows.lines[i])}: instrument {key[0]} is called {name}, but {symbols[key]} before it")

@@ -9,14 +9,15 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from zoneinfo import ZoneInfo
 
 import numpy as np
 
 from lob.errors import BadInput
 from lob.records import BAR_NS, OHLCV, RTYPE
-from lob.units import format_time_ns
-from store.csv_cells import CLOCK, DATE, DAY_FIRST, MOMENT, MONTH_FIRST, PRICE, WHOLE, YEAR_FIRST
-from store.csv_rows import Column, Rows, Start, column_name, parse_rows, read_start
+from store.bar_order import BarOrder
+from store.csv_cells import CLOCK, DATE, DAY_FIRST, MOMENT, MONTH_FIRST, PRICE, TEXT, WHOLE, YEAR_FIRST
+from store.csv_rows import Column, Rows, Start, Symbols, collect_symbols, column_name, parse_rows, prices_are_fixed, read_start
 from store.detect import refuse_unless_csv
 from store.local_time import RepeatedHour, finish, to_utc, zone_of
 from store.streams import Stream, open_stream
@@ -36,6 +37,9 @@ _SPELLINGS = {
     "low": {"low", "l", "lowprice", "min", "lo"},
     "close": {"close", "c", "closeprice", "last", "cl"},
     "volume": {"volume", "v", "vol", "totalvolume", "tradevolume", "qty", "quantity"},
+    "symbol": {"symbol", "ticker", "instrument", "contract", "sym"},
+    "instrument_id": {"instrumentid"},
+    "rtype": {"rtype"},
 }  # fmt: skip
 _PRICES = ("open", "high", "low", "close")
 _EPOCH_UNITS_NS = {9: 10**9, 10: 10**9, 13: 10**6, 16: 10**3, 19: 1}
@@ -62,15 +66,18 @@ def read_ohlcv_csv(
     delimiter: str | None = None,
     columns: Mapping[str, str] | None = None,
     date_order: str | None = None,
+    symbols: Symbols | None = None,
 ) -> Iterator[np.ndarray]:
     """OHLCV records (`lob.records.OHLCV`) of a CSV of bars, plain, gzip or zstd, in file order; `ts_event` is the bar's open.
 
     `timezone` is the IANA zone of times without one; `stamp` says whether a time is its bar's "start" or "end"; `columns` names the column
     of a part ("time", "date", "clock", "open", "high", "low", "close", "volume"), or its number from 1 where there is no header;
-    `date_order` is "mdy" or "dmy" for dates with the year last. instrument_id and publisher_id are 0: the file names no instrument.
+    `date_order` is "mdy" or "dmy" for dates with the year last. `symbols`, when given, is filled from a column of symbols as
+    batches are read; instrument_id comes from its column, else it counts the symbols from 1, else it is 0. Databento's own CSV (it has
+    `rtype`) may hold prices in 1e-9.
 
     Bars out of time order are kept. Raises BadInput naming line and column of a damaged cell, the line of a bar given twice or closer to
-    the one before than the schema's bar, and whatever the file leaves open. Eight bytes a bar are kept to find bars given twice.
+    the one before than the schema's bar, and whatever the file leaves open.
     """
     check_options(path, schema, stamp, date_order)
     with open_stream(path) as stream:
@@ -81,8 +88,8 @@ def read_ohlcv_csv(
             return
         example = start.rows[layout.skip]
         order = _date_order(stream, layout, example, date_order)
-        parsed = parse_rows(stream, start, layout.skip, layout.names, _columns(layout, example), order)
-        yield from _bars(stream, layout, parsed, schema, timezone, stamp)
+        parsed = parse_rows(stream, start, layout.skip, layout.names, _columns(stream, start, layout, schema), order)
+        yield from _bars(stream, layout, parsed, schema, timezone, stamp, {} if symbols is None else symbols)
 
 
 def check_options(path: str | os.PathLike[str], schema: str, stamp: str, date_order: str | None) -> None:
@@ -95,14 +102,14 @@ def check_options(path: str | os.PathLike[str], schema: str, stamp: str, date_or
         raise BadInput(f"{path}: a date order is one of {', '.join(DATE_ORDERS)}, not {date_order!r}")
 
 
-def _bars(stream: Stream, layout: _Layout, parsed: Iterator[Rows], schema: str, timezone: str | None, stamp: str) -> Iterator[np.ndarray]:
-    where, bar_ns = str(stream.path), BAR_NS[schema]
-    days = schema == "ohlcv-1d"
-    # A day's bar stamped at its end opens a *local* day earlier; shorter bars are a fixed time.
-    before_ns = bar_ns if stamp == "end" else 0
-    zone = None
-    state, order = RepeatedHour(), _Order(where, schema)
-    zoned = None
+def _bars(
+    stream: Stream, layout: _Layout, parsed: Iterator[Rows], schema: str, timezone: str | None, stamp: str, symbols: Symbols
+) -> Iterator[np.ndarray]:
+    where = str(stream.path)
+    before_ns = BAR_NS[schema] if stamp == "end" else 0
+    zone, zoned = None, None
+    seen: dict[int, tuple[RepeatedHour, BarOrder]] = {}
+    numbers: dict[bytes, int] = {}
     for rows in parsed:
         if zoned is None:
             zoned = bool(rows.zoned[0])
@@ -111,22 +118,56 @@ def _bars(stream: Stream, layout: _Layout, parsed: Iterator[Rows], schema: str, 
         if odd.any():
             line = int(rows.lines[np.argmax(odd)])
             raise BadInput(f"{where}: line {line}: its time names {'no ' if zoned else 'a '}zone, unlike the lines before: make them alike")
-        ns = sum(rows.values[:, layout.places[part]] for part in ("time", "date", "clock") if part in layout.places)
-        assert isinstance(ns, np.ndarray)
-        if zone is not None:
-            ns = to_utc(ns - before_ns, rows.lines, zone, state, days, where) if days else to_utc(ns, rows.lines, zone, state, days, where)
-        if zone is None or not days:
-            ns = ns - before_ns
-        if (ns < 0).any():
-            raise BadInput(f"{where}: line {int(rows.lines[np.argmax(ns < 0)])}: its bar opens before 1970")
-        order.check(ns, rows.lines)
-        records = np.zeros(len(ns), OHLCV)
-        records["length"], records["rtype"], records["ts_event"] = OHLCV.itemsize // 4, RTYPE[schema], ns
+        stamps = sum(rows.values[:, layout.places[part]] for part in ("time", "date", "clock") if part in layout.places)
+        assert isinstance(stamps, np.ndarray)
+        ids = _instrument_ids(rows, layout, numbers)
+        opens = np.empty_like(stamps)
+        for instrument_id in np.unique(ids):
+            its = np.flatnonzero(ids == instrument_id)
+            hour, order = seen.setdefault(int(instrument_id), (RepeatedHour(), BarOrder(where, schema)))
+            opens[its] = _opens(stamps[its], before_ns, schema, zone, hour, rows.lines[its], where)
+            order.check(opens[its], rows.lines[its])
+        records = np.zeros(len(opens), OHLCV)
+        records["length"], records["rtype"], records["ts_event"] = OHLCV.itemsize // 4, RTYPE[schema], opens
+        records["instrument_id"] = ids
         for part in (*_PRICES, "volume"):
             records[part] = rows.values[:, layout.places[part]]
+        collect_symbols(stream, rows, layout.places.get("symbol"), ids, opens, symbols)
+        if "symbol" not in layout.places and len(seen) > 1:
+            raise BadInput(
+                f"{where}: holds instruments {', '.join(map(str, list(seen)[:5]))} and no column that names them: add their symbols"
+            )
         yield records
     if zone is not None:
-        finish(state, zone, where)
+        for hour, _ in seen.values():
+            finish(hour, zone, where)
+
+
+def _instrument_ids(rows: Rows, layout: _Layout, numbers: dict[bytes, int]) -> np.ndarray:
+    """Instrument of each row, int64[rows]: its id, else its symbol's number in order of appearance (kept in `numbers`), else 0."""
+    if "instrument_id" in layout.places:
+        return rows.values[:, layout.places["instrument_id"]]
+    if "symbol" not in layout.places:
+        return np.zeros(len(rows.lines), np.int64)
+    names, firsts, of_row = np.unique(rows.text(layout.places["symbol"]), return_index=True, return_inverse=True)
+    for i in np.argsort(firsts):
+        numbers.setdefault(bytes(names[i]), len(numbers) + 1)
+    return np.array([numbers[bytes(name)] for name in names], np.int64)[of_row]
+
+
+def _opens(
+    stamps: np.ndarray, before_ns: int, schema: str, zone: ZoneInfo | None, hour: RepeatedHour, lines: np.ndarray, where: str
+) -> np.ndarray:
+    """UTC ns of the bars' opens. A day's bar stamped at its end opens a *local* day earlier; shorter bars are a fixed time."""
+    if zone is None:
+        opens = stamps - before_ns
+    elif schema == "ohlcv-1d":
+        opens = to_utc(stamps - before_ns, lines, zone, hour, True, where)
+    else:
+        opens = to_utc(stamps, lines, zone, hour, False, where) - before_ns
+    if (opens < 0).any():
+        raise BadInput(f"{where}: line {int(lines[np.argmax(opens < 0)])}: its bar opens before 1970")
+    return opens
 
 
 def _stated_zone(stream: Stream, layout: _Layout, timezone: str | None) -> str:
@@ -140,61 +181,6 @@ def _stated_zone(stream: Stream, layout: _Layout, timezone: str | None) -> str:
             f"{stream.path}: {column_name(layout.names, place)} says UTC, but --timezone is {timezone}: leave it out, or rename the column"
         )
     return timezone or "UTC"
-
-
-class _Order:
-    """Watches the bars' openings go by: none twice, none closer to the latest before it than a bar is long."""
-
-    def __init__(self, where: str, schema: str) -> None:
-        self.where, self.schema = where, schema
-        # The shortest local day has 23 hours.
-        self.least_ns = BAR_NS[schema] - (3600 * 10**9 if schema == "ohlcv-1d" else 0)
-        self.latest_ns = -(2**62)
-        self.seen: list[np.ndarray] = []
-
-    def check(self, ns: np.ndarray, lines: np.ndarray) -> None:
-        """Raises BadInput naming the line of the first bar that is there already or too close. Later bars may come earlier in time."""
-        latest = np.maximum.accumulate(np.concatenate(([self.latest_ns], ns)))
-        step = ns - latest[:-1]
-        self._refuse_newest_first(ns)
-        close = (step > 0) & (step < self.least_ns)
-        if close.any():
-            i = int(np.argmax(close))
-            raise BadInput(
-                f"{self.where}: line {int(lines[i])}: the bar at {format_time_ns(int(ns[i]))} opens {int(step[i]) / 1e9:g} s "
-                f"after the one before, less than a bar of {self.schema}: is --schema right?"
-            )
-        self._refuse_longer_bars(ns)
-        self.seen.append(ns.copy())
-        if (step <= 0).any():
-            self._refuse_twice(ns, lines, int(np.argmax(step <= 0)))
-        self.latest_ns = int(latest[-1])
-
-    def _refuse_twice(self, ns: np.ndarray, lines: np.ndarray, first: int) -> None:
-        every = np.concatenate(self.seen)
-        before = len(every) - len(ns)
-        order = np.argsort(every, kind="stable")
-        again = order[1:][every[order[1:]] == every[order[:-1]]]
-        again = again[again >= before + first]
-        if len(again):
-            i = int(again.min()) - before
-            raise BadInput(
-                f"{self.where}: line {int(lines[i])}: the bar at {format_time_ns(int(ns[i]))} is given twice: remove one of the two"
-            )
-
-    def _refuse_newest_first(self, ns: np.ndarray) -> None:
-        if not self.seen and len(ns) > 2 and (np.diff(ns) < 0).all():
-            raise BadInput(f"{self.where}: the bars run from the newest to the oldest: turn the file round")
-
-    def _refuse_longer_bars(self, ns: np.ndarray) -> None:
-        """A file of five-minute bars read as one-minute bars: every distance is a multiple of more than one bar."""
-        if self.seen or len(ns) < 100 or self.schema == "ohlcv-1d":
-            return
-        common = int(np.gcd.reduce(np.abs(np.diff(ns))))
-        if common >= 2 * BAR_NS[self.schema]:
-            raise BadInput(
-                f"{self.where}: all bars lie {common / 1e9:g} s or a multiple apart, so they are not {self.schema}: is --schema right?"
-            )
 
 
 def _layout(stream: Stream, start: Start, stated: Mapping[str, str]) -> _Layout:
@@ -271,18 +257,29 @@ def _places_by_shape(stream: Stream, first: tuple[str, ...]) -> dict[str, int]:
     return {part: place for place, part in enumerate(parts)}
 
 
-def _columns(layout: _Layout, example: tuple[str, ...]) -> list[Column]:
-    """How each column is parsed; whether times count from 1970, and in what unit, is told by the first bar."""
+def _columns(stream: Stream, start: Start, layout: _Layout, schema: str) -> list[Column]:
+    """How each column is parsed; whether times count from 1970, in what unit, and whether prices are in 1e-9, is told by the first bars."""
+    example = start.rows[layout.skip]
+    prices = [layout.places[part] for part in _PRICES]
+    fixed = "rtype" in layout.places and prices_are_fixed(stream, start.rows[layout.skip :], layout.names, prices)
     columns = [Column() for _ in layout.names]
     for part, place in layout.places.items():
+        text = example[place] if place < len(example) else ""
         if part in ("time", "date"):
-            text = example[place] if place < len(example) else ""
             unit_ns = _EPOCH_UNITS_NS.get(len(text), 0) if part == "time" and text.isascii() and text.isdigit() else 0
             columns[place] = Column(DATE if part == "date" and "clock" in layout.places else MOMENT, unit_ns)
         elif part == "clock":
             columns[place] = Column(CLOCK)
+        elif part == "symbol":
+            columns[place] = Column(TEXT)
+        elif part == "rtype":
+            columns[place] = Column(WHOLE, low=RTYPE[schema], high=RTYPE[schema])
+        elif part == "instrument_id":
+            columns[place] = Column(WHOLE, high=2**32 - 1)
+        elif part in _PRICES:
+            columns[place] = Column(WHOLE, low=-(2**63) + 1, high=2**63 - 2) if fixed else Column(PRICE)
         else:
-            columns[place] = Column(PRICE if part in _PRICES else WHOLE)
+            columns[place] = Column(WHOLE)
     return columns
 
 

@@ -1,6 +1,7 @@
 """A CSV as a stream of parsed rows: its first line, its delimiter, its columns, and faults that name line and column."""
 
 import csv
+import datetime as dt
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,14 @@ from store.streams import HEAD_BYTES, Stream
 BLOCK_BYTES = 4 << 20
 """The text is read in blocks of this size; no line may be longer."""
 DELIMITERS = ",;\t|"
+SMALLEST_FIXED_PRICE = 10**6
+"""Below a thousandth a whole number is rather a price in full units than one in 1e-9."""
+_DAY_NS = 86_400 * 10**9
 _BOM = b"\xef\xbb\xbf"
+
+
+Symbols = dict[tuple[int, dt.date], str]
+"""(instrument_id, UTC date) -> what the instrument is called."""
 
 
 @dataclass(frozen=True)
@@ -142,3 +150,36 @@ def _cell_fault(stream: Stream, data: np.ndarray, fault: np.ndarray, names: Sequ
 def column_name(names: Sequence[str], column: int) -> str:
     """`column 3 (high)`."""
     return f"column {column + 1} ({names[column]})" if names[column] else f"column {column + 1}"
+
+
+def prices_are_fixed(stream: Stream, rows: Sequence[Sequence[str]], names: Sequence[str], places: Sequence[int]) -> bool:
+    """Whether a Databento CSV has its prices as whole numbers of 1e-9, told by the first rows: decimal prices have a point somewhere."""
+    cells = [row[place] for row in rows for place in places if place < len(row) and row[place]]
+    if not cells or any("." in cell or "e" in cell.lower() for cell in cells):
+        return False
+    largest = max((abs(int(cell)) for cell in cells if cell.lstrip("-").isdecimal() and len(cell) < 21), default=0)
+    if largest < SMALLEST_FIXED_PRICE:
+        raise BadInput(
+            f"{stream.path}: prices are whole numbers ({column_name(names, places[0])}: {cells[0][:20]!r}) too small to be in 1e-9: "
+            "write decimal prices with a point, like 4365.00"
+        )
+    return True
+
+
+def collect_symbols(stream: Stream, rows: Rows, place: int | None, ids: np.ndarray, ns: np.ndarray, symbols: Symbols) -> None:
+    """Adds to `symbols` what each instrument is called on each UTC day, by the column at `place`. Raises BadInput when it has two names.
+
+    `ids` and `ns` (int64, negative where undefined) have one value a row.
+    """
+    if place is None:
+        return
+    names = rows.text(place)
+    days = ns // _DAY_NS
+    # A row is looked at when anything in it differs from the row before: most do not.
+    differs = np.ones(len(names), np.bool_)
+    differs[1:] = (names[1:] != names[:-1]) | (ids[1:] != ids[:-1]) | (days[1:] != days[:-1])
+    for i in np.flatnonzero(differs & (ns >= 0) & (names != b"")):
+        key = (int(ids[i]), dt.date(1970, 1, 1) + dt.timedelta(days=int(days[i])))
+        name = names[i].decode("utf-8", "replace")
+        if symbols.setdefault(key, name) != name:
+            raise BadInput(f"{stream.path}: line {int(rows.lines[i])}: instrument {key[0]} is called {name}, but {symbols[key]} before it")

@@ -72,7 +72,7 @@ _REFUSALS = {
     "parquet": "a Parquet file: sources are DBN or CSV",
     "lobster": "looks like a LOBSTER message file, which cannot be read yet: sources are DBN or CSV",
     "utf-16": "text in UTF-16: save it as UTF-8",
-    "binary": "not a DBN file and not text: sources are DBN (plain or zstd) or CSV (plain, gzip or zstd)",
+    "binary": "not a DBN file and not UTF-8 text: sources are DBN (plain or zstd) or CSV (plain, gzip or zstd)",
 }
 
 

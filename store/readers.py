@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from lob.errors import BadInput
-from store.csv_mbp10 import Symbols, read_mbp10_csv
+from store.csv_mbp10 import read_mbp10_csv
 from store.csv_ohlcv import check_options, read_ohlcv_csv
+from store.csv_rows import Symbols
 from store.dbn import read_batches, read_metadata, usable_schema
 from store.dbn_metadata import DbnMetadata
 from store.detect import refuse_unless_readable
@@ -21,16 +22,15 @@ from store.streams import open_stream
 class Source:
     """An opened source file. `format` is one of `store.detect.FORMATS`; `metadata` is there for DBN.
 
-    `batches()` starts at the first record each time it is called and yields arrays of dtype `RECORDS[schema]`. `names_instruments` says
-    whether the file can name any; `symbol_of(instrument_id, date)` gives the name on a UTC date or None. An MBP-10 CSV names the
-    instruments of a batch only once that batch was read.
+    `batches()` starts at the first record each time it is called and yields arrays of dtype `RECORDS[schema]`.
+    `symbol_of(instrument_id, date)` is the name on a UTC date, or None where the file does not say. A CSV with a column of symbols
+    names the instruments of a batch only once that batch was read.
     """
 
     path: Path
     format: str
     schema: str
     metadata: DbnMetadata | None
-    names_instruments: bool
     batches: Callable[[], Iterator[np.ndarray]]
     symbol_of: Callable[[int, dt.date], str | None]
 
@@ -56,31 +56,23 @@ def open_source(
         metadata = read_metadata(path)
         found = usable_schema(path)
         _same(path, schema, found)
-        return Source(path, kind, found, metadata, True, lambda: read_batches(path), metadata.symbol_of)
+        return Source(path, kind, found, metadata, lambda: read_batches(path), metadata.symbol_of)
+    symbols: Symbols = {}
+
+    def symbol_of(instrument_id: int, date: dt.date) -> str | None:
+        return symbols.get((instrument_id, date))
+
     if kind == "csv-mbp-10":
         _same(path, schema, "mbp-10")
-        symbols: Symbols = {}
-        return Source(
-            path,
-            kind,
-            "mbp-10",
-            None,
-            True,
-            lambda: read_mbp10_csv(path, delimiter, symbols),
-            lambda ident, date: symbols.get((ident, date)),
-        )
+        return Source(path, kind, "mbp-10", None, lambda: read_mbp10_csv(path, delimiter, symbols), symbol_of)
     if schema is None:
         raise BadInput(f"{path}: a CSV of bars does not say how long they are: state it, like --schema ohlcv-1m")
     check_options(path, schema, stamp, date_order)
-    return Source(
-        path,
-        kind,
-        schema,
-        None,
-        False,
-        lambda: read_ohlcv_csv(path, schema, timezone, stamp, delimiter, columns, date_order),
-        lambda ident, date: None,
-    )
+
+    def bars() -> Iterator[np.ndarray]:
+        return read_ohlcv_csv(path, schema, timezone, stamp, delimiter, columns, date_order, symbols)
+
+    return Source(path, kind, schema, None, bars, symbol_of)
 
 
 def _same(path: Path, asked: str | None, found: str) -> None:

@@ -9,6 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+import databento_dbn
 import numpy as np
 import pytest
 import zstandard
@@ -342,7 +343,7 @@ def test_a_schema_that_the_distances_contradict_is_refused(tmp_path):
         ("a" * 70_000, "its first line is longer than 65536 bytes"),
         (b"DBN\x03" + bytes(200), "a DBN file, not a CSV"),
         ("34200.004241176,1,16113575,18,5853300,1\n", "looks like a LOBSTER message file"),
-        (bytes(range(256)), "not a DBN file and not text"),
+        (bytes(range(256)), "not a DBN file and not UTF-8 text"),
     ],
 )
 def test_a_damaged_file_is_one_line_that_names_the_place(tmp_path, text, said):
@@ -410,7 +411,7 @@ def test_a_real_book_csv_equals_a_plain_reading_with_csv_and_decimal(shared_data
     assert len(ours) == 5000 and ours.tobytes() == oracle_mbp10(path).tobytes()
     assert symbols == {(38, dt.date(2024, 10, 21)): "AAPL"}
     source = open_source(path)
-    assert (source.format, source.schema, source.names_instruments) == ("csv-mbp-10", "mbp-10", True)
+    assert (source.format, source.schema) == ("csv-mbp-10", "mbp-10")
     assert np.concatenate(list(source.batches())).tobytes() == ours.tobytes()
     assert source.symbol_of(38, dt.date(2024, 10, 21)) == "AAPL" and source.symbol_of(38, dt.date(2024, 10, 22)) is None
 
@@ -501,7 +502,7 @@ def test_whole_dollar_prices_are_not_taken_for_billionths(tmp_path):
     for name in MBP_10.names:
         if name == "price" or "_px_" in name:
             records[name] = 4365
-    with pytest.raises(BadInput, match="too small to be 1e-9 units"):
+    with pytest.raises(BadInput, match="too small to be in 1e-9"):
         mbp10(text_file(tmp_path, as_csv(records, False)))
 
 
@@ -510,11 +511,11 @@ def test_whole_dollar_prices_are_not_taken_for_billionths(tmp_path):
 
 def test_open_source_tells_every_format_and_checks_the_schema(tmp_path, shared_data):
     dbn = open_source(shared_data / "ohlcv" / "esu4_nqu4_20240701_30min.ohlcv-1m.dbn.zst")
-    assert (dbn.format, dbn.schema, dbn.names_instruments) == ("dbn", "ohlcv-1m", True)
+    assert (dbn.format, dbn.schema) == ("dbn", "ohlcv-1m")
     assert dbn.symbol_of(118, dt.date(2024, 7, 1)) == "ESU4" and sum(map(len, dbn.batches())) == sum(map(len, dbn.batches())) == 60
     path = text_file(tmp_path, HEADER + ROW)
     source = open_source(path, schema="ohlcv-1m", timezone="UTC")
-    assert (source.format, source.names_instruments, source.symbol_of(0, dt.date(2023, 9, 25))) == ("csv-ohlcv", False, None)
+    assert (source.format, source.symbol_of(0, dt.date(2023, 9, 25))) == ("csv-ohlcv", None)
     assert sum(map(len, source.batches())) == 1
     with pytest.raises(BadInput, match="state it, like --schema ohlcv-1m"):
         open_source(path)
@@ -524,3 +525,63 @@ def test_open_source_tells_every_format_and_checks_the_schema(tmp_path, shared_d
         open_source(shared_data / "mbp10" / "aapl_xnas_20241021.mbp-10.csv", schema="trades")
     with pytest.raises(BadInput, match="schema mbo cannot be used"):
         open_source(shared_data / "mbo" / "esh4-glbx-mdp3-20231225.mbo.dbn.zst")
+
+
+# ---------------------------------------------------------------- bars of several instruments; Databento's OHLCV CSV
+
+
+def test_interleaved_instruments_are_told_apart_by_their_symbols(tmp_path):
+    night = [dt.datetime(2023, 11, 5, 4, 30, tzinfo=dt.UTC) + dt.timedelta(minutes=i) for i in range(300)]
+    local = [stamp.astimezone(ZoneInfo("America/New_York")) for stamp in night]
+    rows = (
+        f"{stamp:%Y-%m-%d %H:%M},{price},{price},{price},{price},1,{name}\n"
+        for stamp in local
+        for name, price in (("NQZ3", 2), ("ESZ3", 1))
+    )
+    path = text_file(tmp_path, "time,open,high,low,close,volume,Symbol\n" + "".join(rows))
+    source = open_source(path, schema="ohlcv-1m", timezone="America/New_York")
+    records = np.concatenate(list(source.batches()))
+    assert records["instrument_id"].tolist() == [1, 2] * 300
+    assert (source.symbol_of(1, dt.date(2023, 11, 5)), source.symbol_of(2, dt.date(2023, 11, 5))) == ("NQZ3", "ESZ3")
+    for instrument_id in (1, 2):
+        its = records[records["instrument_id"] == instrument_id]
+        assert its["ts_event"].tolist() == [int(stamp.timestamp()) * 10**9 for stamp in night]
+
+
+def databento_bars(path: Path, pretty: bool) -> str:
+    """The bars of a DBN file as Databento's CSV has them, written from the public decoder's records."""
+    decoder = databento_dbn.DBNDecoder()
+    decoder.write(zstandard.ZstdDecompressor().stream_reader(path.read_bytes()).read())
+    metadata, *records = decoder.decode()
+    names = {int(interval["symbol"]): symbol for symbol, intervals in metadata.mappings.items() for interval in intervals}
+    lines = ["ts_event,rtype,publisher_id,instrument_id,open,high,low,close,volume,symbol"]
+    for record in records:
+        seconds, ns = divmod(record.ts_event, 10**9)
+        when = f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%dT%H:%M:%S}.{ns:09d}Z" if pretty else str(record.ts_event)
+        prices = [f"{Decimal(p) / 10**9:.9f}" if pretty else str(p) for p in (record.open, record.high, record.low, record.close)]
+        numbers = ["33", str(record.publisher_id), str(record.instrument_id)]
+        lines.append(",".join([when, *numbers, *prices, str(record.volume), names[record.instrument_id]]))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("pretty", [True, False])
+def test_databentos_csv_of_bars_gives_the_bars_of_the_dbn_file(tmp_path, shared_data, pretty):
+    dbn = shared_data / "ohlcv" / "esu4_nqu4_20240701_30min.ohlcv-1m.dbn.zst"
+    text = databento_bars(dbn, pretty)
+    source = open_source(text_file(tmp_path, text), schema="ohlcv-1m")
+    ours, theirs = np.concatenate(list(source.batches())), np.concatenate(list(open_source(dbn).batches()))
+    for name in OHLCV.names:
+        assert name == "publisher_id" or np.array_equal(ours[name], theirs[name]), name
+    assert source.symbol_of(118, dt.date(2024, 7, 1)) == "ESU4"
+    assert "(rtype): '33' is outside the column's range" in fault(tmp_path / "x.csv", schema="ohlcv-1h")
+    nameless = "\n".join(line.rsplit(",", 1)[0] for line in text.splitlines())
+    assert "and no column that names them: add their symbols" in fault(text_file(tmp_path, nameless))
+
+
+def test_instruments_of_a_book_csv_need_names_when_there_are_several(tmp_path):
+    text = "\n".join(line.rsplit(",", 1)[0] for line in as_csv(some_books(), True).splitlines())
+    with pytest.raises(BadInput, match="and no symbol column: fetch it with symbols"):
+        mbp10(text_file(tmp_path, text))
+    one_level = "\n".join(",".join(line.split(",")[:19]) for line in as_csv(some_books(), True).splitlines())
+    with pytest.raises(BadInput, match="a CSV of one level"):
+        mbp10(text_file(tmp_path, one_level))

@@ -320,7 +320,7 @@ def test_what_is_no_dbn_is_refused(tmp_path):
     for content, said in (
         (b"timestamp,open,high,low,close,volume\n", "text, not DBN"),
         (b"PAR1" + bytes(100), "a Parquet file"),
-        (bytes(range(256)) * 4, "not a DBN file and not text"),
+        (bytes(range(256)) * 4, "not a DBN file and not UTF-8 text"),
         (b"\xff\xfet\0i\0", "UTF-16"),
         (b"DB", "text, not DBN"),
         (b"DBN", "not a DBN file"),
