@@ -28,6 +28,7 @@ def ingest(
     stamp: Annotated[str, typer.Option(help="Whether a CSV's bars are stamped at their start or end.")] = "start",
     delimiter: Annotated[str | None, _option("Cell delimiter of a CSV; told from the file where not given.")] = None,
     date_order: Annotated[str | None, _option("mdy or dmy, where a CSV's dates have the year last.")] = None,
+    columns: Annotated[str | None, _option("Columns of a CSV of bars, like time=When,open=O; numbers where it has no header.")] = None,
     instruments: InstrumentsFile = None,
     as_json: Json = False,
 ) -> None:
@@ -55,6 +56,7 @@ def ingest(
             stamp=stamp,
             delimiter=delimiter,
             date_order=date_order,
+            columns=columns,
             registry=registry_of(instruments),
             progress=update,
         )

@@ -19,20 +19,24 @@ def ingest(
     stamp: str = "start",
     delimiter: str | None = None,
     date_order: str | None = None,
+    columns: str | None = None,
     registry: Mapping[str, Instrument] = REGISTRY,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Puts one file into the store and says what was put in (the fields of `store.market.IngestReport`, plus `store`).
 
-    `instrument`, `schema`, `timezone`, `stamp`, `delimiter`, `date_order` say what a CSV of bars does not say itself; `registry` gives tick
-    and calendar for the quality report; `progress` is called with the records read so far. Raises BadInput, NotFound, StaleCache; the store
+    `instrument`, `schema`, `timezone`, `stamp`, `delimiter`, `date_order`, `columns` say what a CSV of bars does not say itself;
+    `registry` gives tick and calendar for the quality report; `progress` is called with the records read so far. Raises BadInput, NotFound, StaleCache; the store
     is then as it was before.
     """
+    from store.csv_ohlcv import parse_columns
     from store.market import ingest_file
     from store.readers import open_source
 
+    stated = parse_columns(columns)
+
     def opened(file: Path):
-        return open_source(file, schema=schema, timezone=timezone, stamp=stamp, delimiter=delimiter, date_order=date_order)
+        return open_source(file, schema=schema, timezone=timezone, stamp=stamp, delimiter=delimiter, columns=stated, date_order=date_order)
 
     report = ingest_file(path, store, open_source=opened, instrument=instrument, registry=registry, progress=progress)
     found = asdict(report)

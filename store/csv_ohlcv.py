@@ -92,6 +92,15 @@ def read_ohlcv_csv(
         yield from _bars(stream, layout, parsed, schema, timezone, stamp, {} if symbols is None else symbols)
 
 
+def parse_columns(text: str | None) -> dict[str, str]:
+    """`time=When,open=O` as a mapping from parts of a bar to columns. Raises BadInput."""
+    pairs = [pair.partition("=") for pair in (text or "").split(",") if pair.strip()]
+    bad = next((part for part, equals, column in pairs if not (part.strip() in _SPELLINGS and equals and column.strip())), None)
+    if bad is not None:
+        raise BadInput(f"--columns {text!r}: write parts and columns like time=When,open=O; the parts are {', '.join(_SPELLINGS)}")
+    return {part.strip(): column.strip() for part, _, column in pairs}
+
+
 def check_options(path: str | os.PathLike[str], schema: str, stamp: str, date_order: str | None) -> None:
     """Raises BadInput when an option is none of its values."""
     if schema not in BAR_NS:

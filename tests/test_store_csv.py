@@ -20,7 +20,7 @@ from lob.errors import BadInput
 from lob.records import MBP_10, OHLCV
 from store.csv_cells import OK, TOO_FINE, TOO_LARGE, days_since_1970, parse_decimal, parse_moment
 from store.csv_mbp10 import read_mbp10_csv
-from store.csv_ohlcv import read_ohlcv_csv
+from store.csv_ohlcv import parse_columns, read_ohlcv_csv
 from store.readers import open_source
 
 HEADER = "timestamp,open,high,low,close,volume\n"
@@ -215,6 +215,13 @@ def test_columns_can_be_stated_by_name_or_number(tmp_path):
     assert "one column is stated for two parts" in fault(bare, columns={**numbered, "volume": "6"})
     assert "no column is named 'f'" in fault(text_file(tmp_path, "when,q,w,e,r,t\n" + ROW), columns={**stated, "volume": "f"})
     assert "no such part of a bar: bid" in fault(path, columns={"bid": "q"})
+
+
+def test_stated_columns_are_written_as_pairs():
+    assert parse_columns("time=When, open=O") == {"time": "When", "open": "O"} and parse_columns(None) == {}
+    for bad in ("time", "time=", "bid=1", "=x"):
+        with pytest.raises(BadInput, match="write parts and columns like time=When"):
+            parse_columns(bad)
 
 
 def test_many_blocks_of_text_give_what_one_would(tmp_path):
