@@ -26,8 +26,8 @@ def ingest(
     """Puts one file into the store and says what was put in (the fields of `store.market.IngestReport`, plus `store`).
 
     `instrument`, `schema`, `timezone`, `stamp`, `delimiter`, `date_order`, `columns` say what a CSV of bars does not say itself;
-    `registry` gives tick and calendar for the quality report; `progress` is called with the records read so far. Raises BadInput, NotFound, StaleCache; the store
-    is then as it was before.
+    `registry` gives tick and calendar for the quality report; `progress` is called with the records read so far. Raises BadInput,
+    NotFound, StaleCache; the store is then as it was before.
     """
     from store.csv_ohlcv import parse_columns
     from store.market import ingest_file
