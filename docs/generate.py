@@ -1,0 +1,63 @@
+"""Writes docs/log.md from the declared tables: `python -m docs.generate`. A test holds the page to the declarations."""
+
+from pathlib import Path
+
+from lob.tables import LEVELS, Table
+from sim.tables import RUN_TABLES
+
+PAGE = Path(__file__).resolve().parent / "log.md"
+
+_INTRO = """# The run log, as built
+
+Written by `python -m docs.generate` from the declarations (`cuda_env/tables.py`, `cuda_env/diag.py`, `policy/tables.py`, `sim/tables.py`).
+
+`<runs>/<run>/` holds `manifest.json` (config, data, schema, layout and code hashes, device, the declared tables, chain head, end state),
+`eval_summary.json`, `chain.jsonl`, `segments/` (sealed Parquet parts) and, while the run lives or where it broke off, `journal/`.
+
+- A step's rows are appended, then committed together by one record in the journal; `kill -9` loses at most what came after the last commit.
+- Every `segment_steps` steps all tables seal together into Parquet parts whose bytes depend on their content alone, and one line of `chain.jsonl`
+  links them: `H_k = SHA-256(H_(k-1) + the line)`, from `H_0` over config, seeds, data, schema and code. The last line covers the summary.
+- Readers take parts from the chain, then the committed journal: a file that the chain does not name is not part of the log.
+- `sim verify RUN` recomputes all of it; `--head HASH` tells a chain that was rewritten whole from the original. `sim seal RUN` closes a broken-off run.
+
+In SQL (`sim sql --runs RUNS "select … from steps"`) every table has `run_id`; a coded column shows its names and keeps its codes as
+`<name>_code`; each `*_usd_micros` column is joined by `*_usd`, the same number as DECIMAL(18,6).
+
+Money is int64 micro-dollars. Null stands only where a column says so. -1 is what a slot holds that was never played.
+
+| level | tables |
+|---|---|
+"""
+
+
+def _levels(tables: tuple[Table, ...]) -> str:
+    rows = []
+    for level in LEVELS:
+        kept = ", ".join(f"`{table.name}`" for table in tables if level in table.levels)
+        name, note = (level, "") if level != "sampled" else ("sampled:n", "; `steps` and `orders` of the first n lanes")
+        rows.append(f"| `{name}` | {kept}{note} |")
+    return "\n".join(rows)
+
+
+def _table(table: Table) -> str:
+    lines = [
+        f"## {table.name}",
+        "",
+        f"{table.doc}; ordered by {', '.join(table.key)}" + ("" if table.hashed else "; outside every hash"),
+        "",
+    ]
+    lines += ["| column | type | unit | what |", "|---|---|---|---|"]
+    for column in table.columns:
+        codes = "" if column.codes is None else " (" + ", ".join(f"{code} {name}" for code, name in column.codes.items()) + ")"
+        null = "" if not column.nullable or "null" in column.doc else "; may be null"
+        lines.append(f"| `{column.name}` | {column.dtype} | {column.unit} | {(column.doc + codes + null).replace('|', chr(92) + '|')} |")
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    return _INTRO + _levels(RUN_TABLES) + "\n\n" + "\n\n".join(_table(table) for table in RUN_TABLES) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
