@@ -166,11 +166,11 @@ def store_lock(root: Path) -> Iterator[None]:
 
 
 @contextmanager
-def staging(root: Path, sha256: str) -> Iterator[Path]:
+def staging(root: Path) -> Iterator[Path]:
     """A folder of this ingest alone, gone afterwards. What a killed ingest left is removed first."""
     with store_lock(root):
         remove_leftovers(root)
-        folder = root / "staging" / f"{sha256[:16]}.{os.getpid()}.{os.urandom(4).hex()}"
+        folder = root / "staging" / f"{os.getpid()}.{os.urandom(8).hex()}"
         folder.mkdir()
         # The lock says that the ingest lives: it is the kernel's, so it goes with the process.
         alive = open(folder / "lock", "wb")  # noqa: SIM115

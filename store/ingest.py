@@ -48,6 +48,8 @@ PART_ROWS = 2 * ROW_GROUP_ROWS
 """A part is written once this many rows of one instrument and date have come together (it may hold up to one batch more)."""
 BUFFER_BYTES = 192 << 20
 """What may wait in memory over all instruments; beyond it the largest are written early."""
+HASH_FIRST_BYTES = 32 << 20
+"""Up to this size a file is hashed before it is read, so that one that is held already costs nothing; a larger one is hashed meanwhile."""
 WRITERS = 2
 _DAY_NS = 86400 * 10**9
 _LAST_TIME = 2**63 - 1
@@ -96,14 +98,30 @@ class _Work:
     """State of one ingest."""
 
     path: Path
-    schema: str
+    source: Source
+    root: Path
     folder: Path
-    sha256: str
-    pool: ThreadPoolExecutor | None = None
+    instrument: str | None
+    registry: Mapping[str, Instrument]
+    hashing: Future[str]
+    held: list[SourceRecord]
+    pool: ThreadPoolExecutor
+    hash_checked: bool = False
     pending: dict[tuple[str, str], _Pending] = field(default_factory=dict)
     running: list[Future] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     staged: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def schema(self) -> str:
+        return self.source.schema
+
+
+class _HeldAlready(Exception):
+    """The file turned out to be in the store."""
+
+    def __init__(self, record: SourceRecord) -> None:
+        self.record = record
 
 
 def ingest_file(
@@ -123,55 +141,39 @@ def ingest_file(
     """
     path = Path(path)
     stamp = _stamp(path)
-    sha256 = sha256_file(path)
-    if (Path(store) / "store.json").exists():
-        root = check_store(store)
-        clean(root)
-        if (earlier := find_record(root, sha256)) is not None:
+    exists = (Path(store) / "store.json").exists()
+    if exists:
+        clean(check_store(store))
+    with ThreadPoolExecutor(1) as hasher:
+        hashing = hasher.submit(sha256_file, path)
+        if exists and stamp[1] <= HASH_FIRST_BYTES and (earlier := find_record(Path(store), hashing.result())) is not None:
             return _report(earlier, str(path), already=True)
-    source = open_source(path)  # before the store is made: a file that cannot be read leaves none behind
-    root, is_new = ensure_store(store)
-    try:
-        with staging(root, sha256) as folder:
-            work = _Work(path, source.schema, folder, sha256)
-            rows, qualities = _convert(work, source, instrument, registry, read_records(root), progress)
-            if file_stamp(path) != stamp:
-                raise BadInput(f"{path}: changed while it was read: wait until it is complete and run again; nothing was kept")
-            record = _record(work, stamp[1], rows, qualities)
-            earlier = commit(root, folder, record, work.staged)
-    except BaseException as error:
-        if is_new:
-            remove_empty_store(root)
-        if isinstance(error, OSError):
-            raise store_fault(root, error) from None
-        raise
-    return _report(earlier or record, str(path), already=earlier is not None)
-
-
-def _convert(
-    work: _Work,
-    source: Source,
-    instrument: str | None,
-    registry: Mapping[str, Instrument],
-    held: list[SourceRecord],
-    progress: Callable[[int], None] | None,
-) -> tuple[int, dict[str, InstrumentQuality]]:
-    """Reads the source to its end and writes its parts into the staging folder. Returns the rows, and the quality counts per instrument."""
-    with ThreadPoolExecutor(WRITERS) as pool:
-        work.pool = pool
+        source = open_source(path)  # before the store is made: a file that cannot be read leaves none behind
+        root, is_new = ensure_store(store)
         try:
-            found = _stream(work, source, instrument, registry, held, progress)
-            for key in sorted(work.pending, key=lambda key: (key[1], key[0])):
-                _write_pending(work, key)
-            _collect(work, 0)
-        finally:
-            for future in work.running:
-                future.cancel()
-    return found
+            with staging(root) as folder, ThreadPoolExecutor(WRITERS) as pool:
+                work = _Work(path, source, root, folder, instrument, registry, hashing, read_records(root), pool)
+                rows, qualities = _convert(work, progress)
+                _refuse_known(work, wait=True)
+                if file_stamp(path) != stamp:
+                    raise BadInput(f"{path}: changed while it was read: wait until it is complete and run again; nothing was kept")
+                record = _record(work, stamp[1], rows, qualities)
+                earlier = commit(root, folder, record, work.staged)
+        except _HeldAlready as found:
+            earlier = record = found.record
+        except BaseException as error:
+            if is_new:
+                remove_empty_store(root)
+            if isinstance(error, OSError):
+                raise store_fault(root, error) from None
+            raise
+    return _report(earlier or record, str(path), already=earlier is not None)
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
     try:
+        if path.exists() and not path.is_file():
+            raise BadInput(f"{path}: cannot be read: it is no regular file; name one data file")
         return file_stamp(path)
     except FileNotFoundError:
         raise NotFound(f"{path}: no such file") from None
@@ -179,30 +181,47 @@ def _stamp(path: Path) -> tuple[int, int, int]:
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _stream(
-    work: _Work,
-    source: Source,
-    instrument: str | None,
-    registry: Mapping[str, Instrument],
-    held: list[SourceRecord],
-    progress: Callable[[int], None] | None,
-) -> tuple[int, dict[str, InstrumentQuality]]:
+def _refuse_known(work: _Work, wait: bool = False) -> None:
+    """Raises _HeldAlready once the hash of the file is there and the store has a record of it."""
+    if not work.hash_checked and (wait or work.hashing.done()):
+        if (record := find_record(work.root, work.hashing.result())) is not None:
+            raise _HeldAlready(record)
+        work.hash_checked = True
+
+
+def _convert(work: _Work, progress: Callable[[int], None] | None) -> tuple[int, dict[str, InstrumentQuality]]:
+    """Reads the source to its end and writes its parts into the staging folder. Returns the rows, and the quality counts per instrument."""
+    try:
+        found = _stream(work, progress)
+        for key in sorted(work.pending, key=lambda key: (key[1], key[0])):
+            _write_pending(work, key)
+        _collect(work, 0)
+    finally:
+        for future in work.running:
+            future.cancel()
+    return found
+
+
+def _stream(work: _Work, progress: Callable[[int], None] | None) -> tuple[int, dict[str, InstrumentQuality]]:
     rows = 0
     qualities: dict[str, InstrumentQuality] = {}
     symbols: dict[tuple[int, int], str] = {}
-    for records in source.batches():
+    for records in work.source.batches():
+        _refuse_known(work)
         index = _index_times(work, records, rows)
         for instrument_id, day, places in _split(records, index):
             if (instrument_id, day) not in symbols:
-                symbols[instrument_id, day] = _symbol(work.path, source, instrument_id, day, instrument)
+                symbols[instrument_id, day] = _symbol(work, instrument_id, day)
             symbol, date = symbols[instrument_id, day], _date(day)
             chosen, times = (records, index) if places is None else (records[places], index[places])
             positions = np.arange(rows, rows + len(records)) if places is None else places + rows
+            start_ns, end_ns = int(times.min()), int(times.max())
+            if work.hash_checked:
+                refuse_overlap(work.held, str(work.path), work.schema, [(symbol, start_ns, end_ns)])
             if symbol not in qualities:
-                qualities[symbol] = _quality_of(symbol, work.schema, registry)
-            _cover(qualities[symbol], symbol, registry, int(times.min()), int(times.max()))
+                qualities[symbol] = _quality_of(symbol, work.schema, work.registry)
+            _cover(qualities[symbol], symbol, work.registry, start_ns, end_ns)
             add_batch(qualities[symbol], date, chosen, times)
-            refuse_overlap(held, str(work.path), work.schema, [(symbol, int(times.min()), int(times.max()))])
             _wait(work, (symbol, date), records_to_columns(chosen, work.schema, positions))
         rows += len(records)
         del records
@@ -249,14 +268,14 @@ def _date(day: int) -> str:
     return str(np.datetime64(day, "D"))
 
 
-def _symbol(path: Path, source: Source, instrument_id: int, day: int, instrument: str | None) -> str:
-    found = source.symbol_of(instrument_id, np.datetime64(day, "D").astype(object))
+def _symbol(work: _Work, instrument_id: int, day: int) -> str:
+    found = work.source.symbol_of(instrument_id, np.datetime64(day, "D").astype(object))
     if found is None:
-        if instrument is None:
-            raise BadInput(f"{path}: names no instrument for its records (instrument_id {instrument_id}): name it with --instrument")
-        return instrument
-    if instrument is not None and instrument != found:
-        raise BadInput(f"{path}: holds {found} by its own metadata, not {instrument}: leave --instrument away")
+        if work.instrument is None:
+            raise BadInput(f"{work.path}: names no instrument for its records (instrument_id {instrument_id}): name it with --instrument")
+        return work.instrument
+    if work.instrument is not None and work.instrument != found:
+        raise BadInput(f"{work.path}: holds {found} by its own metadata, not {work.instrument}: leave --instrument away")
     return found
 
 
@@ -298,7 +317,6 @@ def _wait(work: _Work, key: tuple[str, str], columns: dict[str, np.ndarray]) -> 
 def _write_pending(work: _Work, key: tuple[str, str]) -> None:
     _collect(work, WRITERS - 1)
     pieces = work.pending.pop(key).pieces
-    assert work.pool is not None
     work.running.append(work.pool.submit(_write_part, work, key, pieces))
 
 
@@ -322,7 +340,7 @@ def _write_part(work: _Work, key: tuple[str, str], pieces: list[dict[str, np.nda
         index = np.where(undefined["ts_recv"], columns["ts_event"], index)
     content_hash = canonical_hash(columns, undefined)
     first_row = int(columns[ROW][0])
-    name = f"{work.sha256[:16]}-{first_row:012d}.parquet"
+    name = f"{first_row:012d}-{content_hash[:16]}.parquet"
     file = work.folder / name
     with open(file, "wb") as sink:
         pq.write_table(to_arrow(columns, undefined, work.schema), sink, row_group_size=ROW_GROUP_ROWS, **parquet_options(work.schema))
@@ -350,7 +368,7 @@ def _record(work: _Work, size: int, rows: int, qualities: dict[str, InstrumentQu
         spans.append((symbol, min(first for first, _ in days), max(last for _, last in days)))
     parts = sorted(work.parts, key=lambda part: (part.instrument, part.first_row))
     quality = [row for symbol in sorted(qualities) for row in report(qualities[symbol])]
-    return SourceRecord(work.sha256, work.path.name, size, work.schema, rows, tuple(spans), tuple(parts), tuple(quality))
+    return SourceRecord(work.hashing.result(), work.path.name, size, work.schema, rows, tuple(spans), tuple(parts), tuple(quality))
 
 
 def _report(record: SourceRecord, path: str, already: bool) -> IngestReport:

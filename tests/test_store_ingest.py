@@ -105,6 +105,18 @@ def test_ingesting_a_file_again_changes_nothing_and_says_so(tmp_path):
     assert tree(tmp_path / "S") == before
 
 
+def test_a_file_too_large_to_be_hashed_first_is_known_again_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr("store.ingest.HASH_FIRST_BYTES", 0)
+    path = write_raw(tmp_path / "f", book_records(5000, 5))
+    ingest_file(path, tmp_path / "S", open_source=raw())
+    before = tree(tmp_path / "S")
+    assert ingest_file(path, tmp_path / "S", open_source=raw()).already
+    assert tree(tmp_path / "S") == before
+    with pytest.raises(BadInput, match="is in the store already, from f"):
+        ingest_file(write_raw(tmp_path / "g", book_records(5000, 6)), tmp_path / "S", open_source=raw())
+    assert tree(tmp_path / "S") == before
+
+
 def test_another_file_over_the_same_span_is_refused_by_both_names_and_one_beside_it_is_not(tmp_path):
     end = T0 + 500 * 10**8
     ingest_file(write_raw(tmp_path / "first.dbn", book_records(500, 6)), tmp_path / "S", open_source=raw())
