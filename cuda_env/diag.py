@@ -193,6 +193,18 @@ def leaf_of(word_sum, shift, bits):
 
 
 @scalar
+def chunk_leaf(first, last, leaf, unpack, out):
+    """One leaf's sum over lanes [first, last), at most CHUNK of them: what one CUDA thread does of `add_chunk`."""
+    word = unpack[leaf, 0]
+    total = 0
+    for lane in range(first, last):
+        total += out.words[word, lane]
+    if word == CHECKSUM:
+        total &= MASK63
+    return leaf_of(total, unpack[leaf, 1], unpack[leaf, 2])
+
+
+@scalar
 def add_chunk(first, last, chunk, unpack, out, partials):
     """Sum the words of lanes [first, last), at most CHUNK of them, into `partials[chunk]`, unpacked."""
     for leaf in range(unpack.shape[0]):

@@ -24,6 +24,17 @@ EMIT = ("steps", "orders", "fills", "trades")
 """Tables that a step can write; `diag` is apart."""
 
 
+def _runner(world: a.World, threads: int | None):
+    """What calls the kernels of the device that the world's tensors lie on."""
+    if world.state.is_cuda:
+        from cuda_env.run_cuda import CudaRunner
+
+        return CudaRunner(world)
+    from cuda_env.run_cpu import CpuRunner
+
+    return CpuRunner(world, threads)
+
+
 class Env:
     """`lanes` accounts on one tape and schedule.
 
@@ -72,12 +83,7 @@ class Env:
         self._initial = torch.tensor(s.reset_values(self.config.capital_usd_micros), device=self.device)[:, None]
         self._kept = torch.tensor(s.kept(), device=self.device)[:, None]
         self.state.copy_(self._initial.expand_as(self.state))
-        if self.device.type == "cpu":
-            from cuda_env.run_cpu import CpuRunner
-
-            self._runner = CpuRunner(self.world, threads)
-        else:
-            raise BadInput(f"device {device}: only cpu so far")
+        self._runner = _runner(self.world, threads)
 
     def _allocate(self, features: np.ndarray, slots: int, diag: bool) -> a.World:
         """All buffers, made once, and the arrays that never change, as tensors on the device."""
@@ -125,13 +131,26 @@ class Env:
             sums=sums,
         )
 
+    @property
+    def stream(self) -> torch.cuda.Stream:
+        """The CUDA stream of every kernel of this environment: capture steps on it."""
+        return self._runner.stream
+
+    def check(self) -> None:
+        """Raise BadInput if a lane has met a fault. On CUDA a step does not wait for the device, so it cannot; `drain` and `rows` do."""
+        if self._runner.faulty():
+            self._refuse()
+
     def observe(self) -> torch.Tensor:
         """float32[lanes, 128]: what each lane may know before its next decision. One buffer, overwritten by the next call."""
         self._runner.observe()
         return self.observation
 
     def step(self, picks: Picks) -> None:
-        """One decision of every lane. Raises BadInput, naming lane and step, on a pick out of range or past the last decision."""
+        """One decision of every lane. Raises BadInput, naming lane and step, on a pick out of range or past the last decision.
+
+        Such a lane stays as it was, for good. On CUDA nothing is raised here: see `check`.
+        """
         if self._runner.step(picks):
             self._refuse()
 
@@ -154,6 +173,8 @@ class Env:
         """
         if self.emit:
             raise BadInput("run_steps writes no tables: make the environment with emit=()")
+        if self.device.type != "cpu":
+            raise BadInput("run_steps runs on the CPU: capture step() in a graph instead")
         if self._runner.run(np.ascontiguousarray(actions, np.int32), inputs, observe):
             self._refuse()
 
@@ -176,6 +197,7 @@ class Env:
         """The last step's rows of a table in key order: one array per declared column, a masked array where the column is nullable."""
         if table not in self.emit:
             raise BadInput(f"table {table} is not emitted here; emitted: {', '.join(self.emit)}")
+        self.check()
         out = self._runner.fetch()
         if table == "steps":
             return r.step_rows(out.steps, self.lanes, self.phase, self.tape, self.schedule, self.config.reward_scale_usd_micros)

@@ -1,13 +1,14 @@
 """The one assembler of observations: the market's template row, then the lane's own slots. Train, eval and replay call it.
 
-Every lane slot is one float64 division of two integers, rounded once to float32: plain Python, njit and CUDA give the same bits.
+Every lane slot is one float64 division of two integers (exact as float64: below 2^53), rounded once to float32: plain Python, njit and
+CUDA give the same bits.
 """
 
 from cuda_env import arrays as a
 from cuda_env import state as s
 from cuda_env.physics import PPM, margin_cap_lots, unrealized
 from lob.jit import scalar
-from lob.layout import LANE, LANE_SLOTS
+from lob.layout import LANE, LANE_SLOTS, STATE_DIM
 
 TICKS_UNIT = 32
 """Slots in ticks are in units of 32 ticks (eight ES points), which keeps an ordinary excursion below 1."""
@@ -61,11 +62,17 @@ def lane_slots(lane, cursor, mid2, params, state, row):
 
 
 @scalar
+def market_slots(cursor, first, stride, features, row):
+    """Copy slots first, first + stride, ... of the market's template row; the lane's slots are left alone."""
+    for slot in range(first, LANE, stride):
+        row[slot] = features[cursor, slot]
+    for slot in range(LANE + SLOT_COUNT + first, STATE_DIM, stride):
+        row[slot] = features[cursor, slot]
+
+
+@scalar
 def observe_lane(lane, features, plan, params, state, row):
     """One lane's observation: the template row of its cursor (its lane slots are 0 there), then the lane's slots."""
     cursor = state[s.CURSOR, lane]
-    for slot in range(LANE):
-        row[slot] = features[cursor, slot]
-    for slot in range(LANE + SLOT_COUNT, features.shape[1]):
-        row[slot] = features[cursor, slot]
+    market_slots(cursor, 0, 1, features, row)
     lane_slots(lane, cursor, plan[cursor, a.MARK_MID2], params, state, row)

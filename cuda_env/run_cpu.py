@@ -52,6 +52,10 @@ class CpuRunner:
         """Returns whether a lane has a fault."""
         return k.drain(self.world)
 
+    def faulty(self) -> bool:
+        """Whether a lane has a fault."""
+        return bool(self.world.out.fault.any())
+
     def fetch(self) -> Out:
         """The outputs as numpy arrays."""
         return self.world.out

@@ -1,0 +1,111 @@
+"""The CUDA side of an environment: kernels wrapped once around its tensors, launched on one stream, capturable in a torch graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from cuda_env import kernels_cuda as k
+from cuda_env.arrays import LANES, Out, World
+from cuda_env.diag import CUMULATED, MASK63
+from cuda_env.run_cpu import as_numpy
+from lob.jit import cuda
+from lob.picks import Picks
+
+
+def as_device(structure: Any) -> Any:
+    """The same (nested) structure with numba's view in place of each CUDA tensor. The tensors must outlive it."""
+    if isinstance(structure, torch.Tensor):
+        return cuda().as_cuda_array(structure, sync=False)
+    return type(structure)(*(as_device(part) for part in structure))
+
+
+class CudaRunner:
+    """Launches the kernels. No call waits for the device, so that a step can be captured; faults stay on the device until asked for.
+
+    `stream` is the one stream of all launches. On another current stream, each call orders itself after what was queued there, and
+    what is queued there next after itself.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._tensors = world
+        device = world.state.device
+        lanes = int(world.params[LANES])
+        self.picks = Picks(*(torch.zeros(lanes, dtype=torch.int32, device=device) for _ in range(4)))
+        self._cumulated_of = torch.tensor(CUMULATED, device=device)
+        self._delta = torch.zeros(len(CUMULATED), dtype=torch.int64, device=device)
+        with torch.cuda.device(device):
+            self.stream = torch.cuda.Stream()
+            numba_stream = cuda().external_stream(self.stream.cuda_stream)
+            # Everything that built the tensors has to be done before kernels on another stream read them.
+            torch.cuda.synchronize()
+            w, picks = as_device(world), as_device(self.picks)
+            per_lane, per_warp = -(-lanes // k.THREADS), -(-lanes * k.WARP // k.THREADS)
+            sums = -(-world.sums.partials.numel() // k.THREADS)
+
+            def launcher(kernel, blocks, *arguments):
+                # Specialised on these arguments: compiled now, and no look-up of types at a launch.
+                configured = kernel.specialize(*arguments)[blocks, k.THREADS, numba_stream]
+                return lambda: configured(*arguments)
+
+            self._step = launcher(k.step, per_lane, picks, w)
+            self._drain = launcher(k.drain, per_lane, w)
+            self._observe = launcher(k.observe, per_warp, w)
+            self._keep_last = launcher(k.keep_last, per_warp, w)
+            self._sum_words = launcher(k.sum_words, sums, w)
+
+    def _ordered(self, launch) -> None:
+        """Run launches on the own stream, in order with the caller's."""
+        current = torch.cuda.current_stream(self.stream.device)
+        if current == self.stream:
+            launch()
+            return
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            launch()
+        current.wait_stream(self.stream)
+
+    def observe(self) -> None:
+        self._ordered(self._observe)
+
+    def step(self, picks: Picks) -> bool:
+        """Always False: see `faulty`."""
+
+        def launch() -> None:
+            for mine, given in zip(self.picks, picks, strict=True):
+                mine.copy_(given)
+            self._step()
+            self._after()
+
+        self._ordered(launch)
+        return False
+
+    def drain(self) -> bool:
+        """Returns whether a lane has a fault; waits for the device."""
+
+        def launch() -> None:
+            self._drain()
+            self._after()
+
+        self._ordered(launch)
+        return self.faulty()
+
+    def _after(self) -> None:
+        self._keep_last()
+        if self._tensors.out.words.shape[1] == 0:
+            return
+        self._sum_words()
+        sums = self._tensors.sums
+        torch.sum(sums.partials, dim=0, out=sums.totals)
+        sums.totals[-1:].bitwise_and_(MASK63)  # the checksum is the last leaf
+        torch.index_select(sums.totals, 0, self._cumulated_of, out=self._delta)
+        sums.cumulated.add_(self._delta)
+
+    def faulty(self) -> bool:
+        """Whether a lane has a fault; waits for the device."""
+        return bool(self._tensors.out.fault.any())
+
+    def fetch(self) -> Out:
+        """The outputs as numpy arrays on the host; waits for the device."""
+        return as_numpy(Out(*(tensor.cpu() for tensor in self._tensors.out)))

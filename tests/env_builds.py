@@ -1,0 +1,256 @@
+"""Plays random episodes in one build of the environment and returns everything that it wrote: njit here, plain Python and the CUDA
+simulator in a process of their own (`python -m tests.env_builds plain|cudasim FILE`), since their switches must be set before numba loads.
+
+In the plain and simulated builds every array is a list of Python ints, so that nothing can wrap: converting to int64 at the end raises on
+a value that would have.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cuda_env.config import EnvConfig
+from lob.actions import EndReason, Phase
+from lob.instruments import Instrument
+from tests.market_maker import ES, features, random_tape, second_ticks, slow_schedule
+
+CRUDE = Instrument("CL", Fraction(1, 100), Fraction(1000), 2_370_000, 6_000_000_000, "cme_globex")
+MICRO = Instrument("MES", Fraction(1, 4), Fraction(5), 620_001, 1_790_000_001, "cme_globex")
+
+
+class Case(NamedTuple):
+    """One market, one configuration, a few lanes of random picks."""
+
+    seed: int
+    config: dict[str, int]
+    instrument: Instrument = ES
+    volatility: float = 2.0
+    depth: int = 6
+    final: int = EndReason.WINDOW_END
+    sessions: int = 2
+    period_s: float = 1.0
+    latency_ns: int = 2 * 10**6
+    events: int = 160
+    lanes: int = 6
+
+
+TIGHT = {"capital_usd_micros": 40_000_000_000, "floor_usd_micros": 37_000_000_000, "margin_usd_micros": 1_000_000_000}
+CASES = (
+    Case(1, {"max_lots": 4, "trail_ticks": 10, "plan_lock_steps": 3}),
+    Case(2, {"max_lots": 4, "trail_ticks": 40} | TIGHT, volatility=3.0),
+    Case(3, {"max_lots": 50, "trail_ticks": 25} | TIGHT, volatility=1.0, depth=3, final=EndReason.TAPE_END),
+    Case(4, {"max_lots": 200, "trail_ticks": 0, "capital_usd_micros": 10**13}, depth=9, final=EndReason.STEP_LIMIT, sessions=1),
+    Case(5, {"max_lots": 3, "trail_ticks": 5, "margin_usd_micros": 39_000_000_000, "fee_usd_micros": 1}, instrument=CRUDE),
+    Case(6, {"max_lots": 7, "plan_lock_steps": 1, "capital_usd_micros": 10**10, "floor_usd_micros": 0}, instrument=MICRO, latency_ns=10**9),
+    Case(7, {"max_lots": 100, "floor_usd_micros": 90_000_000_000, "margin_usd_micros": 10**8}, depth=2, sessions=1, period_s=3.0),
+    Case(8, {"max_lots": 1_000_000, "capital_usd_micros": 10**15, "floor_usd_micros": -(10**15)}, depth=100_000),
+)
+
+
+def make_env(case: Case, device: str = "cpu", **options: Any):
+    """The case's environment, all tables emitted unless told otherwise."""
+    from cuda_env.env import Env
+
+    tape = random_tape(case.seed, case.events, case.sessions, case.volatility, case.depth, instrument=case.instrument)
+    config = EnvConfig(**case.config)
+    schedule = slow_schedule(tape, second_ticks(tape, case.period_s), case.latency_ns, config.max_lots, case.final)
+    return Env(tape, schedule, features(schedule, case.seed), config, case.lanes, Phase.TRAIN, device=device, **options)
+
+
+def random_inputs(case: Case, decisions: int) -> np.ndarray:
+    """int32[D, 4, lanes]: action, conviction, health and variance scale; a lane in two holds long enough to meet the trail."""
+    rng = np.random.default_rng(case.seed + 1000)
+    inputs = rng.integers(0, 10**6 + 1, (decisions, 4, case.lanes))
+    inputs[:, 1:][rng.random((decisions, 3, case.lanes)) < 0.3] = 0
+    inputs[:, 1:][rng.random((decisions, 3, case.lanes)) < 0.3] = 10**6
+    actions = rng.integers(0, 108, (decisions, case.lanes))
+    patient = rng.random((decisions, case.lanes)) < 0.6
+    patient[:, ::2] = False
+    actions[patient] = 27 + rng.integers(0, 27, int(patient.sum()))
+    inputs[:, 0] = actions
+    return inputs.astype(np.int32)
+
+
+class Grid:
+    """An array of Python numbers: nested lists, indexed like numpy by integers and tuples."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.shape, self.size, self.dtype = array.shape, array.size, array.dtype
+        self.data = array.tolist()
+
+    def __getitem__(self, key):
+        cell = self.data
+        for index in key if isinstance(key, tuple) else (key,):
+            cell = cell[index]
+        return cell
+
+    def __setitem__(self, key, value) -> None:
+        *path, last = key if isinstance(key, tuple) else (key,)
+        cell = self.data
+        for index in path:
+            cell = cell[index]
+        cell[last] = value
+
+    def numpy(self) -> np.ndarray:
+        """Raises OverflowError on a value that the real array could not hold."""
+        return np.array(self.data, self.dtype).reshape(self.shape)
+
+
+def each(structure: Any, convert) -> Any:
+    """The nested named tuple with every array converted."""
+    if isinstance(structure, tuple):
+        return type(structure)(*(each(part, convert) for part in structure))
+    return convert(structure)
+
+
+@dataclass
+class Njit:
+    """The build that everybody uses, through `Env`."""
+
+    env: Any
+
+    def step(self, inputs: np.ndarray) -> None:
+        import torch
+
+        from lob.picks import Picks
+
+        self.env.step(Picks(*(torch.from_numpy(np.ascontiguousarray(row)) for row in inputs)))
+
+    def observe(self) -> None:
+        self.env.observe()
+
+    def drain(self) -> None:
+        self.env.drain()
+
+    def world(self) -> Any:
+        return each(self.env.world, lambda tensor: tensor.cpu().numpy())
+
+
+class Plain:
+    """`cuda_env.kernels_cpu` as plain Python."""
+
+    def __init__(self, env: Any) -> None:
+        from cuda_env import kernels_cpu
+
+        assert not hasattr(kernels_cpu.step_one, "py_func"), "numba compiles: NUMBA_DISABLE_JIT=1 must be set"
+        self.kernels, self.grids = kernels_cpu, each(env.world, lambda tensor: Grid(tensor.numpy()))
+
+    def step(self, inputs: np.ndarray) -> None:
+        from lob.picks import Picks
+
+        assert not self.kernels.step_one(Picks(*(Grid(row) for row in inputs)), self.grids)
+
+    def observe(self) -> None:
+        self.kernels.observe_one(self.grids)
+
+    def drain(self) -> None:
+        assert not self.kernels.drain(self.grids)
+
+    def world(self) -> Any:
+        return each(self.grids, lambda grid: grid.numpy())
+
+
+class Simulated:
+    """`cuda_env.kernels_cuda` in numba's CUDA simulator, a Python thread for each CUDA thread."""
+
+    def __init__(self, env: Any) -> None:
+        from cuda_env import kernels_cuda
+
+        assert os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+        self.k, self.grids = kernels_cuda, each(env.world, lambda tensor: Grid(tensor.numpy()))
+        self.lanes = env.lanes
+
+    def _launch(self, kernel, threads: int, *arguments: Any) -> None:
+        kernel[-(-threads // self.k.THREADS), self.k.THREADS](*arguments, self.grids)
+
+    def _after(self) -> None:
+        from cuda_env.diag import CUMULATED, total_leaf
+
+        self._launch(self.k.keep_last, self.lanes * self.k.WARP)
+        sums = self.grids.sums
+        self._launch(self.k.sum_words, sums.partials.size)
+        for leaf in range(sums.totals.size):
+            total_leaf(leaf, sums.partials.shape[0], sums.partials, sums.totals)
+        for i, leaf in enumerate(CUMULATED):
+            sums.cumulated[i] += sums.totals[leaf]
+
+    def step(self, inputs: np.ndarray) -> None:
+        from lob.picks import Picks
+
+        self._launch(self.k.step, self.lanes, Picks(*(Grid(row) for row in inputs)))
+        self._after()
+
+    def observe(self) -> None:
+        self._launch(self.k.observe, self.lanes * self.k.WARP)
+
+    def drain(self) -> None:
+        self._launch(self.k.drain, self.lanes)
+        self._after()
+
+    def world(self) -> Any:
+        return each(self.grids, lambda grid: grid.numpy())
+
+
+def trace(case: Case, build: type, device: str = "cpu") -> dict[str, np.ndarray]:
+    """Everything that the case wrote in a build: every step's state, outputs, stored rows, sums and observations."""
+    env = make_env(case, device)
+    player = build(env)
+    inputs = random_inputs(case, env.schedule.decisions)
+    steps: dict[str, list[np.ndarray]] = {}
+    for step in range(env.schedule.decisions + 1):
+        player.observe()
+        if step < env.schedule.decisions:
+            player.step(inputs[step])
+        else:
+            player.drain()
+        for name, array in written(player.world(), case.lanes).items():
+            steps.setdefault(name, []).append(array)
+    return {name: np.concatenate(arrays) for name, arrays in steps.items()}
+
+
+def written(world: Any, lanes: int) -> dict[str, np.ndarray]:
+    """What a step left, one leading axis; stored rows without the slots that were not used."""
+    out = world.out
+    arrays = {"state": world.state[:, :lanes], "observation": world.observation, "last_observation": world.last_observation}
+    arrays |= {name: getattr(out, name) for name in ("reward", "end_reason", "terminated", "truncated", "fault")}
+    arrays |= {"steps": out.steps[:, :lanes], "counts": out.counts[:, :lanes]}
+    arrays |= {"totals": world.sums.totals, "cumulated": world.sums.cumulated}
+    result = {name: array[None].copy() for name, array in arrays.items()}
+    for i, name in enumerate(("orders", "fills", "trades")):
+        stored = getattr(out, name)
+        used = np.arange(stored.shape[1]) < out.counts[i, :lanes, None]
+        result[name] = stored[used].copy()
+    return result
+
+
+def trace_elsewhere(build: str, cases: tuple[Case, ...], folder: Path) -> list[dict[str, np.ndarray]]:
+    """`trace` of each case in a process of its own, with the switches that the build needs."""
+    switches = {"NUMBA_DISABLE_JIT": "1"} | ({"NUMBA_ENABLE_CUDASIM": "1"} if build == "cudasim" else {})
+    numbers = ",".join(str(CASES.index(case)) for case in cases)
+    house = Path(__file__).resolve().parent.parent
+    command = [sys.executable, "-m", "tests.env_builds", build, numbers, str(folder)]
+    done = subprocess.run(command, cwd=house, env=os.environ | switches, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [dict(np.load(folder / f"{build}{CASES.index(case)}.npz")) for case in cases]
+
+
+def short(case: Case) -> Case:
+    """The case with few events and lanes: the simulator is slow."""
+    return case._replace(events=40, lanes=3, sessions=1)
+
+
+BUILDS = {"plain": Plain, "cudasim": Simulated}
+
+if __name__ == "__main__":
+    which, chosen, target = sys.argv[1:]
+    for number in map(int, chosen.split(",")):
+        played = short(CASES[number]) if which == "cudasim" else CASES[number]
+        np.savez(Path(target) / f"{which}{number}.npz", **trace(played, BUILDS[which]))
