@@ -17,6 +17,7 @@ from sim.summary import summarize, to_json
 from sim.verify_accounting import (
     Walk,
     check_cumulative,
+    check_excursions,
     check_ids,
     check_rewards,
     check_steps,
@@ -164,7 +165,7 @@ def _accounts(log: Log, booked: Walk | None) -> list[Check]:
         if booked is not None:
             checks += check_steps(log, grid, booked) + check_actual(log, grid)
             if log.has("trades"):
-                checks += check_gates(log, grid, booked)
+                checks += check_gates(log, grid, booked) + check_excursions(log, grid, booked)
     return checks
 
 

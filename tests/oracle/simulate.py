@@ -194,8 +194,8 @@ def manifest_of(run: OracleRun) -> dict:
         "calendar": "always", "fee_usd_micros": micros(root.fee), "margin_usd_micros": micros(root.margin),
     }  # fmt: skip
     tape = {
-        "market_schema": "mbp-10", "clock": run.clock, "start_ns": run.start, "end_ns": run.end, "latency_ns": run.latency, "slippage_ticks": 1,
-        "step_limit": None,
+        "market_schema": "mbp-10", "clock": run.clock, "start_ns": run.start, "end_ns": run.end, "latency_ns": run.latency,
+        "slippage_ticks": 1, "step_limit": None,
     }  # fmt: skip
     config = {"phase": "replay", "lanes": len(run.accounts), "seed": 0, "instrument": instrument, "tape": tape, "env": env}
     return {"log": {"level": "full"}, "identity": {"config": config, "data": {"sources": ["0" * 64]}}}
