@@ -23,7 +23,7 @@ from store.dbn_metadata import PREFIX_BYTES, DbnMetadata, Interval, Mapping, enc
 from store.detect import refuse_unless_dbn, rtype_name
 from store.streams import Stream, open_stream
 
-BLOCK_BYTES = 1 << 18
+BLOCK_BYTES = 1 << 19
 """Records are read and checked in blocks of about this size: a block that was just read is still in the processor's cache."""
 ZSTD_LEVEL = 3
 
