@@ -398,7 +398,8 @@ def _warnings(record: SourceRecord, path: str) -> list[str]:
         found = []
         if bars and total["outside_session"]:
             first = next(row["date"] for row in days if row["outside_session"])
-            found.append((total["outside_session"], f"bars lie outside the trading session (first on {first}): is the time zone right?"))
+            ask = "are the time zone and the stamp (start or end of a bar) right?"
+            found.append((total["outside_session"], f"bars lie outside the trading session (first on {first}): {ask}"))
         if total["inconsistent_bars"]:
             found.append((total["inconsistent_bars"], "bars have an open or a close outside low to high"))
         if total["off_tick_rows"]:

@@ -105,7 +105,9 @@ def explain_error(connection: "duckdb.DuckDBPyConnection", sql: str, message: st
         names = sorted(views)
         close = difflib.get_close_matches(asked, names, 3, 0.5) or [name for name in names if name.split(".")[-1] == asked.split(".")[-1]]
         hint = f"did you mean {' or '.join(close)}? " if close else ""
-        return NotFound(f"SQL: no table or view {asked}; {hint}There are: {', '.join(names) or 'none'}")
+        absent = [option for option, view in (("--store", "market.quality"), ("--runs", "runs")) if view not in views]
+        other = f" (without {absent[0]} only these)" if absent else ""
+        return NotFound(f"SQL: no table or view {asked}; {hint}There are: {', '.join(names) or 'none'}{other}")
     wrong_column = re.search(r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"', message)
     if wrong_column:
         asked = wrong_column[1] or wrong_column[2]
@@ -115,16 +117,28 @@ def explain_error(connection: "duckdb.DuckDBPyConnection", sql: str, message: st
         close = (begins or difflib.get_close_matches(asked, columns, 3, 0.5))[:3]
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         return NotFound(f"SQL: no column {asked}; {hint}{_columns_of(used, views)}")
+    if match := re.search(r'Referenced table "([^"]+)" not found', message):
+        dotted = [(view, name) for view, names in views.items() for name in names if name.startswith(f"{match[1]}.")]
+        if dotted:
+            asked = [name for _, name in dotted if re.search(rf"(?<!\"){re.escape(name)}\b", sql)] or [dotted[0][1]]
+            return NotFound(f'SQL: a name with a dot stands in double quotes: "{asked[0]}"; {_columns_of([dotted[0][0]], views)}')
+        return NotFound(str(_one_line(message)))
     return _one_line(message)
 
 
 def _columns_of(used: list[str], views: dict[str, list[str]]) -> str:
     if len(used) > 2:
         return f"`describe <view>` shows the columns of {', '.join(used)}"
-    return "; ".join(f"{name} has {', '.join(views[name])}" for name in used)
+    return "; ".join(f"{name} has {', '.join(_written(column) for column in views[name])}" for name in used)
+
+
+def _written(column: str) -> str:
+    """A column as SQL takes it: in double quotes where its name needs them."""
+    return column if re.fullmatch(r"\w+", column) else f'"{column}"'
 
 
 def _one_line(message: str) -> BadInput:
     lines = [line.strip() for line in message.splitlines() if line.strip() and not set(line.strip()) <= {"^"}]
-    place = next((line for line in lines[1:] if line.startswith("LINE ")), "")
-    return BadInput(f"SQL: {lines[0] if lines else 'failed'}{f' (in {place})' if place else ''}")
+    candidates = "".join(f" {line}" for line in lines[1:] if line.startswith("Candidate"))
+    place = next((f" (in {line})" for line in lines[1:] if line.startswith("LINE ")), "")
+    return BadInput(f"SQL: {lines[0] if lines else 'failed'}{candidates}{place}")

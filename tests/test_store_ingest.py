@@ -232,7 +232,7 @@ def _in_child(action) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _kills(tmp_path, queue):
+def _kills(tmp_path, queue, stride):
     """Runs in a fresh process (no threads yet). Kills an ingest at its n-th durable action, for every n, and reports what was seen then."""
     path = write_raw(tmp_path / "f", book_records(900, 11, tuple(ODD_SYMBOLS), start_ns=T0 + 3500 * 10**9, step_ns=10**9))
 
@@ -242,7 +242,7 @@ def _kills(tmp_path, queue):
     store = tmp_path / "S0"
     ingest()  # loads what the children would each load again; its threads are gone when it returns
     outcomes = []
-    for n in range(1, 200):
+    for n in range(1, 200, stride):
         store = tmp_path / f"S{n}"
 
         def killed(n=n):
@@ -271,16 +271,17 @@ def _kills(tmp_path, queue):
     queue.put(outcomes)
 
 
-def test_a_kill_at_any_moment_leaves_all_of_a_file_or_nothing_and_the_next_ingest_cleans_up(tmp_path):
+@pytest.mark.parametrize("stride", [6, pytest.param(1, marks=pytest.mark.deep)])
+def test_a_kill_at_any_moment_leaves_all_of_a_file_or_nothing_and_the_next_ingest_cleans_up(tmp_path, stride):
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
-    process = context.Process(target=_kills, args=(tmp_path, queue))
+    process = context.Process(target=_kills, args=(tmp_path, queue, stride))
     process.start()
     outcomes = queue.get(timeout=120)
     process.join()
     whole = outcomes[-1][1]
     assert whole >= 6, "three instruments on two dates"
-    assert len(outcomes) > 20
+    assert len(outcomes) > 30 // stride
     assert outcomes[-1][0] == 0
     assert {status for status, *_ in outcomes[:-1]} == {9}
     assert {visible for _, visible, *_ in outcomes} == {0, whole}

@@ -32,6 +32,13 @@ TURNS = Table(
     levels=LEVELS,
     doc="test table",
 )
+DOTTED = Table(
+    "dotted",
+    (Column("step", "int32", "1", "step"), Column("picked.share", "float64", "1", "share")),
+    key=("step",),
+    levels=LEVELS,
+    doc="a table with a dotted name",
+)
 QUIET = Table("quiet", (Column("step", "int32", "1", "step"),), key=("step",), levels=LEVELS, doc="no row ever", hashed=False)
 
 
@@ -47,7 +54,7 @@ def turn_rows(seed: int, steps: int) -> list[tuple]:
 
 def write_run(folder: Path, seed: int, steps: int, finish: bool) -> list[tuple]:
     rows = turn_rows(seed, steps)
-    log = RunLog.create(folder, identity={"seed": seed}, tables=(TURNS, QUIET), segment_steps=4, flush_rows=1)
+    log = RunLog.create(folder, identity={"seed": seed}, tables=(TURNS, QUIET, DOTTED), segment_steps=4, flush_rows=1)
     for step in range(steps):
         mine = [row for row in rows if row[0] == step]
         columns = {name: np.array([row[i] for row in mine], TURNS.column(name).dtype) for i, name in enumerate(TURNS.names)}
@@ -220,11 +227,14 @@ def test_every_form_of_reading_is_accepted(place, sql):
     [
         (
             "from turn",
-            r"no table or view turn; did you mean turns or runs\? There are: market\.mbp_10, market\.ohlcv_1m, market\.quality, quiet",
+            r"no table or view turn; did you mean turns or runs\? There are: dotted, market\.mbp_10, market\.ohlcv_1m, market\.quality, ",
         ),
         ("from market.mbp10", r"no table or view .*mbp10; did you mean market\.mbp_10\?"),
         ("from mbp_10", r"did you mean market\.mbp_10\?"),
-        ("from nowhere.at_all", r"There are: market\.mbp_10"),
+        ("select x.lane from turns", r'Referenced table "x" not found! Candidate tables: "turns"'),
+        ("select picked.share from dotted", r'a name with a dot stands in double quotes: "picked\.share"'),
+        ("select picked.shore from dotted", r'dotted has run_id, step, "picked\.share"'),
+        ("from nowhere.at_all", r"There are: dotted, market\.mbp_10"),
         (
             "select picked_dir from turns",
             r"no column picked_dir; did you mean picked_direction or picked_direction_code\? turns has run_id",
