@@ -109,6 +109,57 @@ def check(run_dir: Path, cash: np.ndarray, rows: int) -> float:
     return sum(path.stat().st_size for path in run_dir.rglob("*.parquet")) / rows
 
 
+def diag_cost(tape: Any, plan: Any, lanes: int, threads: int, folder: Path) -> tuple[float, float, float]:
+    """(seconds without a log, seconds of the same steps at level `diag`, seconds in the log itself), step by step side by side."""
+    from cuda_env.config import EnvConfig
+    from cuda_env.env import Env
+    from policy.builtin import make
+    from policy.tables import diag_row, no_picks_row
+    from sim.tables import RUN_TABLES
+    from store.run_read import read_run, read_table
+    from store.runlog import RunLog
+
+    features = np.zeros((plan.decisions + 1, 128), np.float32)
+    config = EnvConfig(capital_usd_micros=10**14)
+    bare, logged = (Env(tape, plan, features, config, lanes, 1, emit=(), threads=threads, diag=diag) for diag in (False, True))
+    policy = make("random", 1, lanes)
+    now = time.perf_counter
+    without = within = log_s = 0.0
+    with RunLog.create(folder / "diag", identity={}, tables=RUN_TABLES, level="diag") as log:
+        for step in range(plan.decisions + 1):
+            picks = policy.act(bare.observe(), None, step) if step < plan.decisions else None
+            begun = now()
+            if picks is not None:
+                bare.observe()
+                bare.step(picks)
+            else:
+                bare.drain()
+            between = now()
+            if picks is not None:
+                logged.observe()
+                logged.step(picks)
+                of_policy = diag_row(picks, policy.diagnostics(), logged.played)
+            else:
+                logged.drain()
+                of_policy = no_picks_row()
+            row = logged.diag() | of_policy
+            at_log = now()
+            log.append_row("diag", row)
+            log.end_step(step)
+            ended = now()
+            if step > 20:  # compiled, warm
+                without, within, log_s = without + between - begun, within + ended - between, log_s + ended - at_log
+        log.finish("finished")
+    rows = read_table(read_run(folder / "diag"), "diag", ["trading.realized_pnl_usd_micros_cum"])
+    total = rows.column(0)[-1].as_py()
+    assert rows.num_rows == plan.decisions + 1
+    from cuda_env import state
+
+    cash = logged.state[state.CASH, :lanes]
+    assert total == int((cash - config.capital_usd_micros).sum()), "diag's cumulative is not what the lanes earned"
+    return without, within, log_s
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lanes", type=int, default=1024)
@@ -131,6 +182,7 @@ def main() -> None:
         made = play(tape, plan, arguments.lanes, None, everything, arguments.threads)
         with RunLog.create(folder / "run", identity={}, tables=TABLES, segment_steps=arguments.segment_steps) as log:
             logged = play(tape, plan, arguments.lanes, log, everything, arguments.threads)
+        sole, at_diag, in_log = diag_cost(tape, plan, 8192, arguments.threads, folder)
         size = check(folder / "run", logged.cash, logged.rows)
     finally:
         shutil.rmtree(folder)
@@ -145,7 +197,11 @@ def main() -> None:
     print(f"  the log's own CPU    {own * 1e6:6.2f} us a row = {1 / own / 1e6:.2f} M rows per CPU-second (load changes this little)")
     print(f"  {logged.cpu_s / logged.wall_s:.2f} cores busy; waited {log.waited_s:.2f} of {logged.wall_s:.2f} s for the sealer")
     print(f"  peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
-    print(f"limited by {'the sealer: one core encodes' if waits else 'the loop that makes the rows'}")
+    print(
+        f"level diag, 8192 lanes: +{(at_diag / sole - 1) * 100:.1f} % over no log, of it {in_log / sole * 100:.1f} % the log itself, "
+        "the rest the sums over lanes (target 5 %)"
+    )
+    print(f"level full limited by {'the sealer: one core encodes' if waits else 'the loop that makes the rows'}")
 
 
 if __name__ == "__main__":
