@@ -272,7 +272,7 @@ def _symbol(work: _Work, instrument_id: int, day: int) -> str:
     found = work.source.symbol_of(instrument_id, np.datetime64(day, "D").astype(object))
     if found is None:
         if work.instrument is None:
-            raise BadInput(f"{work.path}: names no instrument for its records (instrument_id {instrument_id}): name it with --instrument")
+            raise BadInput(f"{work.path}: does not say what instrument_id {instrument_id} was on {_date(day)}: name it with --instrument")
         return work.instrument
     if work.instrument is not None and work.instrument != found:
         raise BadInput(f"{work.path}: holds {found} by its own metadata, not {work.instrument}: leave --instrument away")

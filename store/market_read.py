@@ -13,7 +13,7 @@ from lob.records import has_receive_time
 from lob.units import format_time_ns
 from store.catalog import Part, SourceRecord, check_store, read_records
 from store.hashes import canonical_hash
-from store.market_schema import LETTERS, ROW, from_arrow, index_time, is_nullable, store_columns
+from store.market_schema import LETTERS, ROW, chunk_values, index_time, is_nullable, store_columns
 
 
 @dataclass(frozen=True)
@@ -118,26 +118,28 @@ def read_columns(
         raise BadInput(f"the range is empty: it starts at {format_time_ns(start_ns)} and ends at {format_time_ns(end_ns)}")
     records = _holding(root, read_records(root), instrument, schema)
     names = _known(schema, columns)
-    pieces: dict[str, list[np.ndarray]] = {name: [] for name in (*names, ROW, "source")}
-    masks: dict[str, list[np.ndarray]] = {name: [] for name in names if is_nullable(name)}
+    chosen = [_chosen_groups(root, record, instrument, start_ns, end_ns) for record in records]
+    room = sum(rows for groups in chosen for *_, rows in groups)
+    dtypes = store_columns(schema)
+    arrays = {name: np.empty(room, dtypes[name]) for name in (*names, ROW)} | {"source": np.empty(room, np.int32)}
+    undefined = {name: np.zeros(room, bool) for name in names if is_nullable(name)}
     sources: list[str] = []
-    for record in records:
-        parts = [part for part in record.parts if part.instrument == instrument and part.start_ns < end_ns and part.end_ns >= start_ns]
-        rows = sum(
-            _read_part(root, part, start_ns, end_ns, names, pieces, masks) for part in sorted(parts, key=lambda part: part.first_row)
-        )
-        if rows:
-            pieces["source"].append(np.full(rows, len(sources), np.int32))
+    at = 0
+    for record, groups in zip(records, chosen, strict=True):
+        begin = at
+        for path, numbers, _ in groups:
+            at += _read_groups(path, numbers, schema, start_ns, end_ns, arrays, undefined, at)
+        if at > begin:
+            arrays["source"][begin:at] = len(sources)
             sources.append(record.sha256)
     if not sources:
         spans = ", ".join(f"{format_time_ns(first)} to {format_time_ns(last)}" for first, last in _spans(records, instrument))
         asked = f"{format_time_ns(start_ns)} to {format_time_ns(end_ns)}"
         raise BadInput(f"{root}: {instrument} {schema} has no rows from {asked}; it has rows from {spans}")
-    arrays = {name: np.concatenate(pieces.pop(name)) for name in list(pieces)}
-    undefined = {name: np.concatenate(masks.pop(name)) for name in list(masks)}
-    data_hash = canonical_hash(
-        arrays | {f"sha256_{i}": np.frombuffer(bytes.fromhex(sha), np.uint8) for i, sha in enumerate(sources)}, undefined
-    )
+    arrays = {name: values[:at] for name, values in arrays.items()}
+    undefined = {name: mask[:at] for name, mask in undefined.items()}
+    origin = {f"sha256_{i}": np.frombuffer(bytes.fromhex(sha256), np.uint8) for i, sha256 in enumerate(sources)}
+    data_hash = canonical_hash(arrays | origin, undefined)
     source, row = arrays.pop("source"), arrays[ROW] if ROW in names else arrays.pop(ROW)
     return MarketColumns(instrument, schema, arrays, undefined, source, row, tuple(sources), data_hash)
 
@@ -175,52 +177,90 @@ def _known(schema: str, columns: tuple[str, ...] | list[str] | None) -> list[str
     return list(dict.fromkeys(columns)) if columns is not None else list(known)
 
 
-def _read_part(
-    root: Path,
-    part: Part,
-    start_ns: int,
-    end_ns: int,
-    names: list[str],
-    pieces: dict[str, list[np.ndarray]],
-    masks: dict[str, list[np.ndarray]],
-) -> int:
-    """Appends the part's rows in the range to `pieces` and `masks`; returns how many they are."""
+def _damaged(path: Path, error: Exception) -> BadInput:
+    reason = (str(error).splitlines() or ["unreadable"])[0]
+    return BadInput(f"{path}: the part cannot be read ({reason}): restore it or rebuild the store")
+
+
+def _chosen_groups(root: Path, record: SourceRecord, instrument: str, start_ns: int, end_ns: int) -> list[tuple[Path, list[int], int]]:
+    """(part, row groups that may hold rows of the range, their rows), in the order of the source."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    dtypes = store_columns(part.schema)
+    parts = [part for part in record.parts if part.instrument == instrument and part.start_ns < end_ns and part.end_ns >= start_ns]
+    chosen = []
+    for part in sorted(parts, key=lambda part: part.first_row):
+        path = root / part.path
+        try:
+            metadata = pq.read_metadata(path)
+        except (OSError, pa.ArrowException) as error:
+            raise _damaged(path, error) from None
+        groups = [g for g in range(metadata.num_row_groups) if _may_hold(metadata.row_group(g), part.schema, start_ns, end_ns)]
+        if groups:
+            chosen.append((path, groups, sum(metadata.row_group(g).num_rows for g in groups)))
+    return chosen
+
+
+def _read_groups(
+    path: Path,
+    groups: list[int],
+    schema: str,
+    start_ns: int,
+    end_ns: int,
+    arrays: dict[str, np.ndarray],
+    undefined: dict[str, np.ndarray],
+    at: int,
+) -> int:
+    """Writes the row groups' rows of the range into `arrays` and `undefined` from `at` on; returns how many they are."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    known = store_columns(schema)
+    wanted = [name for name in known if name in arrays or name in ("ts_event", "ts_recv")]
     try:
-        file = pq.ParquetFile(root / part.path, read_dictionary=[name for name in LETTERS if name in dtypes])
-        groups = list(range(file.num_row_groups))
-        if part.start_ns < start_ns or part.end_ns >= end_ns:
-            groups = [group for group in groups if _may_hold(file, group, part.schema, start_ns, end_ns)]
-        if not groups:
-            return 0
-        times = [name for name in ("ts_event", "ts_recv") if name in dtypes]
-        table = file.read_row_groups(groups, columns=list(dict.fromkeys([*names, ROW, *times])), use_threads=False)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise BadInput(
-            f"{root / part.path}: the part cannot be read ({str(error).splitlines()[0]}): restore it or rebuild the store"
-        ) from None
-    read = {name: from_arrow(table[name], name, dtypes[name]) for name in table.column_names}
-    index, mask = read[index_time(part.schema)]
-    if mask is not None and has_receive_time(part.schema):
-        index = np.where(mask, read["ts_event"][0], index)
-    chosen = (index >= start_ns) & (index < end_ns)
-    rows = int(chosen.sum())
-    everything = rows == len(chosen)
-    for name in dict.fromkeys([*names, ROW]):
-        values, mask = read[name]
-        pieces[name].append(values if everything else values[chosen])
-        if name in masks:
-            masks[name].append(np.zeros(rows, bool) if mask is None else mask if everything else mask[chosen])
+        file = pq.ParquetFile(path, read_dictionary=[name for name in LETTERS if name in known])
+        table = file.read_row_groups(groups, columns=wanted)
+        if missing := set(wanted) - set(table.column_names):
+            raise pa.ArrowInvalid(f"column {min(missing)} is missing")
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(path, error) from None
+    inside = _inside(table, schema, start_ns, end_ns)
+    rows = table.num_rows if inside is None else int(inside.sum())
+    for name in wanted:
+        if name in arrays:
+            mask = undefined[name][at : at + rows] if name in undefined else None
+            _copy(table[name], name, inside, arrays[name][at : at + rows], mask)
     return rows
 
 
-def _may_hold(file, group: int, schema: str, start_ns: int, end_ns: int) -> bool:
+def _inside(table, schema: str, start_ns: int, end_ns: int) -> np.ndarray | None:
+    """Which rows lie in the range; None: all."""
+    times = {name: np.empty(table.num_rows, np.int64) for name in ("ts_event", index_time(schema))}
+    late = np.zeros(table.num_rows, bool)
+    for name, values in times.items():
+        _copy(table[name], name, None, values, late if name == "ts_recv" else None)
+    index = np.where(late, times["ts_event"], times["ts_recv"]) if has_receive_time(schema) else times["ts_event"]
+    inside = (index >= start_ns) & (index < end_ns)
+    return None if inside.all() else inside
+
+
+def _copy(column, name: str, inside: np.ndarray | None, values: np.ndarray, mask: np.ndarray | None) -> None:
+    """Copies the rows `inside` of a column into `values`, and where they are undefined into `mask`."""
+    read = at = 0
+    for chunk in column.chunks:
+        found, absent = chunk_values(chunk, name)
+        if inside is not None:
+            pick = inside[read : read + len(chunk)]
+            found, absent = found[pick], None if absent is None else absent[pick]
+        values[at : at + len(found)] = found
+        if mask is not None and absent is not None:
+            mask[at : at + len(found)] = absent
+        read, at = read + len(chunk), at + len(found)
+
+
+def _may_hold(group, schema: str, start_ns: int, end_ns: int) -> bool:
     """Whether a row group can hold rows of the range, by its statistics; undefined times make it uncertain."""
-    metadata = file.metadata.row_group(group)
-    column = next(metadata.column(i) for i in range(metadata.num_columns) if metadata.column(i).path_in_schema == index_time(schema))
+    column = next(group.column(i) for i in range(group.num_columns) if group.column(i).path_in_schema == index_time(schema))
     statistics = column.statistics
     if statistics is None or not statistics.has_min_max or statistics.null_count:
         return True

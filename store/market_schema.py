@@ -138,16 +138,11 @@ def to_arrow(columns: dict[str, np.ndarray], undefined: dict[str, np.ndarray], s
     return pa.Table.from_arrays(arrays, schema=arrow_schema(schema))
 
 
-def from_arrow(array, name: str, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray | None]:
-    """(values, undefined mask or None) of one column read from a part; undefined rows hold 0."""
-    import pyarrow as pa
-
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
+def chunk_values(chunk, name: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """(values, mask of the undefined ones or None) of a pyarrow chunk that was read from a part; undefined rows hold 0."""
     if name in LETTERS:
-        codes = np.array([ord(letter) for letter in array.dictionary.to_pylist()], np.uint8)
-        return codes[array.indices.to_numpy(zero_copy_only=False)].view("S1"), None
-    if not array.null_count:
-        return array.to_numpy(zero_copy_only=False).astype(dtype, copy=False), None
-    mask = array.is_null().to_numpy(zero_copy_only=False)
-    return array.fill_null(0).to_numpy(zero_copy_only=False).astype(dtype, copy=False), mask
+        codes = np.array([ord(letter) for letter in chunk.dictionary.to_pylist()], np.uint8)
+        return codes[chunk.indices.to_numpy(zero_copy_only=False)].view("S1"), None
+    if not chunk.null_count:
+        return chunk.to_numpy(zero_copy_only=False), None
+    return chunk.fill_null(0).to_numpy(zero_copy_only=False), chunk.is_null().to_numpy(zero_copy_only=False)

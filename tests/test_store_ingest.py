@@ -16,7 +16,7 @@ from lob.units import UNDEFINED_PRICE, UNDEFINED_TIMESTAMP
 from store.dbn import read_batches, write_dbn
 from store.hashes import canonical_hash
 from store.market import ingest_file, list_parts, quality_rows, read_columns
-from store.market_schema import from_arrow, store_columns
+from store.market_schema import chunk_values, store_columns
 from tests.market_files import T0, TICK, bar_records, book_records, raw, tree, write_raw
 
 DAY_NS = 86400 * 10**9
@@ -82,9 +82,10 @@ def test_content_hash_depends_on_values_and_not_on_how_parquet_holds_them(tmp_pa
         columns, undefined = {}, {}
         read = pq.ParquetFile(path, read_dictionary=["action", "side"]).read()
         for name, dtype in store_columns("mbp-10").items():
-            columns[name], mask = from_arrow(read[name].unify_dictionaries() if name in ("action", "side") else read[name], name, dtype)
-            if mask is not None:
-                undefined[name] = mask
+            pieces = [chunk_values(chunk, name) for chunk in read[name].chunks]
+            columns[name] = np.concatenate([values for values, _ in pieces])
+            undefined[name] = np.concatenate([np.zeros(len(values), bool) if mask is None else mask for values, mask in pieces])
+            assert columns[name].dtype == dtype
         return canonical_hash(columns, undefined)
 
     assert content(tmp_path / "other.parquet") == content(tmp_path / "S" / part.path) == part.content_hash

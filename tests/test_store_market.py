@@ -1,6 +1,7 @@
 """Laws of reading the market store: what is read is what was asked for, in order, and its hash is its values'."""
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -105,6 +106,9 @@ def test_a_damaged_part_is_one_line_with_its_name(tmp_path):
     with pytest.raises(BadInput, match=r"\.parquet: the part cannot be read") as caught:
         read_columns(tmp_path / "S", "ESH4", "ohlcv-1m", 0, 2**62)
     assert "\n" not in str(caught.value)
+    pq.write_table(pa.table({"ts_event": [T0], "row": [0]}), path)
+    with pytest.raises(BadInput, match="column close is missing"):
+        read_columns(tmp_path / "S", "ESH4", "ohlcv-1m", 0, 2**62)
     path.unlink()
     with pytest.raises(BadInput, match=r"\.parquet: the part cannot be read"):
         read_columns(tmp_path / "S", "ESH4", "ohlcv-1m", 0, 2**62)
