@@ -1,0 +1,247 @@
+"""Laws of replay, verify, seal and sql over runs, from a shell's point of view: what the README promises, on a small synthetic day."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.test_cli import REPO, document, here, sim
+
+WINDOW = ("--store", "S", "--instrument", "ESH4", "--start", "2024-03-05T14:30Z", "--end", "2024-03-05T16:30Z", "--runs", "R")
+RANDOM = ("--clock", "10s", "--policy", "random", "--seed", "7", "--lanes", "5", "--latency", "1ms")
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory) -> Path:
+    """A folder with a store `S` that holds a synthetic ES day."""
+    from sim.ingest import ingest
+    from sim.synth import synth
+
+    folder = tmp_path_factory.mktemp("replay")
+    synth("ES", "2024-03-05", 20_000, 7, 1.0, folder / "day.dbn.zst")
+    ingest(folder / "day.dbn.zst", folder / "S")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def played(market) -> dict:
+    """A finished run of 5 random lanes, as `sim replay --json` describes it."""
+    done = sim("replay", *WINDOW, *RANDOM, "--json", cwd=market)
+    assert done.returncode == 0, done.stderr
+    return document(done)
+
+
+def test_a_replay_says_where_its_run_is_and_verify_proves_it(market, played):
+    assert played["lanes"] == 5
+    assert played["summary"]["finished"] is True
+    done = sim("verify", played["run"], "--store", "S", "--head", played["head"], "--json", cwd=market)
+    verdict = document(done)
+    assert (done.returncode, verdict["ok"], verdict["largest_difference_usd_micros"]) == (0, True, 0)
+    totals = {computation["name"]: computation["usd_micros"] for computation in verdict["computations"]}
+    assert set(totals) == set("abcde")
+    assert set(totals.values()) == {played["summary"]["total_pnl_usd_micros"]}
+    text = sim("verify", played["run"], "--store", "S", cwd=market)
+    assert "$0.00" in text.stdout
+    assert text.stdout.splitlines()[-1] == "VERIFIED"
+
+
+def test_the_same_command_makes_the_same_bytes_on_any_number_of_threads(market, played):
+    again = document(
+        sim(
+            *(
+                "replay",
+                *WINDOW,
+                *RANDOM,
+                "--threads",
+                "2",
+                "--json",
+            ),
+            cwd=market,
+            PYTHONHASHSEED="12",
+            OMP_NUM_THREADS="2",
+        )
+    )
+    assert again["run"] != played["run"]
+    assert again["head"] == played["head"]
+    assert again["summary"] == played["summary"]
+
+
+def test_sql_over_a_run_shows_names_and_dollars(market, played):
+    rows = document(
+        sim("sql", "--runs", "R", f"select sum(realized_usd) from trades where run_id = '{Path(played['run']).name}'", "--json", cwd=market)
+    )
+    assert rows["rows"] == [[f"{played['summary']['total_pnl_usd_micros'] / 1e6:.6f}"]]
+    directions = document(
+        sim("sql", "--runs", played["run"], "select distinct picked_direction from steps order by 1", "--json", cwd=market)
+    )
+    assert [row[0] for row in directions["rows"]] == ["flat", "hold", "long", "not_played", "short"]
+
+
+def test_a_changed_byte_falsifies_the_run_with_exit_1(market, played):
+    import shutil
+
+    shutil.copytree(market / played["run"], market / "forged")
+    part = next((market / "forged" / "segments").rglob("*fills*"))
+    part = part if part.is_file() else next(part.rglob("*.parquet"))
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.chmod(0o644)
+    part.write_bytes(bytes(content))
+    done = sim("verify", "forged", "--store", "S", "--json", cwd=market)
+    verdict = document(done)
+    assert (done.returncode, verdict["ok"]) == (1, False)
+    assert any(check["status"] == "failed" and check["table"] == "fills" for check in verdict["checks"])
+    text = sim("verify", "forged", "--store", "S", cwd=market)
+    assert text.returncode == 1
+    assert text.stdout.splitlines()[-1] == "FALSIFIED"
+
+
+def test_everything_that_was_stated_is_in_the_runs_config(market):
+    import json
+
+    sim("policy", "init", "--seed", "2", "--out", "ck", cwd=market)
+    done = sim(
+        *(
+            "replay",
+            *WINDOW,
+            "--clock",
+            "1m",
+            "--checkpoint",
+            "ck",
+            "--seed",
+            "9",
+            "--lanes",
+            "2",
+            "--capital",
+            "250000",
+            "--max-lots",
+            "8",
+        ),
+        *(
+            "--fees",
+            "2.17",
+            "--margin",
+            "1000.5",
+            "--floor",
+            "-10",
+            "--trail-ticks",
+            "12",
+            "--plan-lock-steps",
+            "3",
+            "--reward-scale",
+            "50",
+        ),
+        *("--plan-lock-steps", "3", "--reward-scale", "50", "--latency", "3ms"),
+        *("--step-limit", "60", "--level", "sampled:1", "--segment-steps", "16", "--json"),
+        cwd=market,
+    )
+    assert done.returncode == 0, done.stderr
+    run = document(done)
+    manifest = json.loads((market / run["run"] / "manifest.json").read_text())
+    config = manifest["identity"]["config"]
+    assert config["env"] == {
+        "capital_usd_micros": 250_000_000_000,
+        "max_lots": 8,
+        "fee_usd_micros": 2_170_000,
+        "margin_usd_micros": 1_000_500_000,
+        "floor_usd_micros": -10_000_000,
+        "trail_ticks": 12,
+        "plan_lock_steps": 3,
+        "reward_scale_usd_micros": 50_000_000,
+    }
+    tape = config["tape"]
+    assert (tape["clock"], tape["latency_ns"], tape["step_limit"], tape["market_schema"]) == ("1m", 3_000_000, 60, "mbp-10")
+    assert (config["seed"], config["lanes"]) == (9, 2)
+    assert (config["log"]["level"], config["log"]["segment_steps"]) == ("sampled:1", 16)
+    assert config["policy"]["name"] == "network"
+    assert len(config["policy"]["checkpoint"]) == 64
+    assert str(market) not in json.dumps(manifest["identity"])
+    assert sim("verify", run["run"], "--store", "S", cwd=market).returncode == 0
+
+
+def test_a_time_without_a_zone_is_utc_and_said_so_on_stderr(market, played):
+    bare = [word.removesuffix("Z") if word.startswith("2024") else word for word in WINDOW]
+    done = sim("replay", *bare, *RANDOM, "--json", cwd=market)
+    assert document(done)["head"] == played["head"]
+    assert "note: --start 2024-03-05T14:30 names no zone and is read as UTC" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ((), "--policy NAME or --checkpoint DIR"),
+        (("--policy", "flat", "--checkpoint", "ck"), "--policy NAME or --checkpoint DIR"),
+        (("--policy", "moon"), "no policy 'moon'"),
+        (("--policy", "script:absent.csv"), "absent.csv: cannot be read"),
+        (("--checkpoint", "absent"), "absent: is no checkpoint directory"),
+        (("--policy", "flat", "--instrument", "NQH4"), "no instrument NQH4; the store holds ESH4"),
+        (("--policy", "flat", "--store", "nowhere"), "nowhere: "),
+        (("--policy", "flat", "--clock", "soon"), "clock 'soon'"),
+        (("--policy", "flat", "--clock", "bar"), "has no bars"),
+        (("--policy", "flat", "--schema", "ohlcv-1m"), "ohlcv-1m"),
+        (("--policy", "flat", "--start", "yesterday"), "--start: 'yesterday' is not a time"),
+        (("--policy", "flat", "--start", "2024-03-05T17:00Z"), "is not before the end"),
+        (("--policy", "flat", "--start", "2025-03-05T14:30Z", "--end", "2025-03-05T16:30Z"), "has no rows from"),
+        (("--policy", "flat", "--latency", "fast"), "--latency: 'fast' is not a duration"),
+        (("--policy", "flat", "--capital", "much"), "--capital: 'much' is not a dollar amount"),
+        (("--policy", "flat", "--fees", "0.0000001"), "--fees: "),
+        (("--policy", "flat", "--max-lots", "0"), "env.max_lots: "),
+        (("--policy", "flat", "--floor", "200000"), "floor"),
+        (("--policy", "flat", "--lanes", "0"), "lanes: "),
+        (("--policy", "flat", "--seed", "-1"), "seed: "),
+        (("--policy", "flat", "--threads", "0"), "execution.threads: "),
+        (("--policy", "flat", "--level", "loud"), "level 'loud'"),
+        (("--policy", "flat", "--level", "trades"), "never logs less than its fills"),
+        (("--policy", "flat", "--level", "sampled:9"), "more lanes than the run's 1"),
+    ],
+)
+def test_a_replay_that_cannot_be_is_one_line_and_leaves_no_run(market, change, says, capfd, monkeypatch):
+    monkeypatch.chdir(market)
+    sooner = sorted(Path("R").glob("*"))
+    done = here(capfd, "replay", *WINDOW, *change, "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert sorted(Path("R").glob("*")) == sooner
+
+
+def test_ctrl_c_keeps_what_was_committed_and_seal_closes_it(market):
+    """The run is stopped in its middle; what it leaves verifies as unfinished, and sealed."""
+    command = [
+        sys.executable,
+        "-m",
+        "cli.main",
+        "replay",
+        *WINDOW[:-1],
+        "stopped",
+        "--clock",
+        "100ms",
+        "--policy",
+        "random",
+        "--lanes",
+        "3",
+    ]
+    process = subprocess.Popen(
+        command, cwd=market, env=os.environ | {"PYTHONPATH": str(REPO)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and not list((market / "stopped").glob("*/journal/*/commits")):
+        time.sleep(0.05)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    if process.returncode == 0:
+        pytest.skip("the run was over before the signal came")
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in errors
+    assert "interrupted" in errors
+    [run] = (market / "stopped").iterdir()
+    assert sim("verify", str(run), "--store", "S", cwd=market).returncode == 0
+    sealed = document(sim("seal", str(run), "--json", cwd=market))
+    assert sealed["steps"] > 0
+    assert sim("verify", str(run), "--store", "S", "--head", sealed["head"], cwd=market).returncode == 0
