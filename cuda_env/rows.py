@@ -12,8 +12,8 @@ from lob.units import USD_MICROS
 
 
 def _typed(table: Table, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The table's columns in their declared order and types."""
-    return {column.name: values[column.name].astype(column.dtype, copy=False) for column in table.columns}
+    """The table's columns in their declared order and types, copied: the next step overwrites the buffers."""
+    return {column.name: values[column.name].astype(column.dtype) for column in table.columns}
 
 
 def step_rows(
