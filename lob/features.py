@@ -13,7 +13,7 @@ import numpy as np
 from lob.features_kernel import CUSUM_ALARM, CUSUM_CLIP, CUSUM_DRIFT, RETURN_SPANS, VOLATILITY_SPANS, WILDER, market_rows
 from lob.layout import LANE, LANE_SLOTS, OFFSET, OFI, OFI_DELTA, OFI_SLOTS, SLOTS, STATE_DIM
 from lob.records import BAR_NS
-from lob.schedule import clock_ticks
+from lob.schedule import clock_ticks, parse_clock
 from lob.tape import Schedule, Tape
 
 STAGES = ("log_return", "raw", "log", "bounded", "lane", "unused")
@@ -24,7 +24,9 @@ BOTH, BOOKS = ("books", "bars"), ("books",)
 
 @dataclass(frozen=True)
 class Feature:
-    """One market slot. `center` and `scale` are typical of an index future at a one-second clock: the normaliser's when none is fitted."""
+    """One market slot. `center` and `scale` are typical of an index future at a one-second clock: the normaliser's when none is fitted.
+    Where it `diffuses`, the scale grows with the root of the clock's period, as a random walk's does.
+    """
 
     name: str
     stage: str
@@ -34,6 +36,7 @@ class Feature:
     given_by: tuple[str, ...] = BOTH
     center: float = 0.0
     scale: float = 1.0
+    diffuses: bool = False
 
     @property
     def slot(self) -> int:
@@ -42,9 +45,19 @@ class Feature:
 
 def _declare() -> tuple[Feature, ...]:
     returns = "log(mid now / mid {n} ticks ago); where a price is <= 0, (now - then) / max(|now|, |then|, 100 ticks)"
-    spread_of = [Feature(f"log_return_{n}", "log_return", "1", returns.format(n=n), "-", scale=1e-4 * n**0.5) for n in RETURN_SPANS]
+    spread_of = [
+        Feature(f"log_return_{n}", "log_return", "1", returns.format(n=n), "-", scale=5e-5 * n**0.5, diffuses=True) for n in RETURN_SPANS
+    ]
     volatility = [
-        Feature(f"volatility_{n}", "raw", "ticks", f"root mean square of the last {n} changes of mid, one per tick", "-", scale=1.0)
+        Feature(
+            f"volatility_{n}",
+            "raw",
+            "ticks",
+            f"root mean square of the last {n} changes of mid, one per tick",
+            "-",
+            scale=0.5,
+            diffuses=True,
+        )
         for n in VOLATILITY_SPANS
     ]
     queues = [
@@ -52,25 +65,35 @@ def _declare() -> tuple[Feature, ...]:
         for i in range(10)
     ]
     ofi = "sum of e over the interval / (2 x mean lots per side), at level {i}: the move in ticks that it predicts"
-    flows = [
-        Feature(f"ofi_{i}", "raw", "ticks", ofi.format(i=i), "Cont, Kukanov, Stoikov 2014; Xu, Gould, Howison 2018", BOOKS)
-        for i in range(OFI_SLOTS - 1)
-    ] + [Feature(f"ofi_{OFI_SLOTS - 1}", "raw", "ticks", "mean of the level OFIs over all levels", "Cont, Cucuringu, Zhang 2023", BOOKS)]
-    deltas = [Feature(f"ofi_delta_{i}", "raw", "ticks", f"ofi_{i} now less the tick before", "-", BOOKS) for i in range(OFI_SLOTS)]
+    paper = "Cont, Kukanov, Stoikov 2014; Xu, Gould, Howison 2018"
+    flows = [Feature(f"ofi_{i}", "raw", "ticks", ofi.format(i=i), paper, BOOKS, 0.0, 0.5, True) for i in range(OFI_SLOTS - 1)]
+    whole = Feature(
+        f"ofi_{OFI_SLOTS - 1}",
+        "raw",
+        "ticks",
+        "mean of the level OFIs over all levels",
+        "Cont, Cucuringu, Zhang 2023",
+        BOOKS,
+        0.0,
+        0.5,
+        True,
+    )
+    change = "ofi_{i} now less the tick before"
+    deltas = [Feature(f"ofi_delta_{i}", "raw", "ticks", change.format(i=i), "-", BOOKS, 0.0, 0.5, True) for i in range(OFI_SLOTS)]
     return (
         *spread_of,
         *volatility,
-        Feature("spread_ticks", "raw", "ticks", "ask - bid", "-", BOOKS, center=1.0),
-        Feature("microprice_offset_ticks", "raw", "ticks", "(bid x a + ask x b) / (a + b) - mid, best lots b and a", "Stoikov 2018", BOOKS),
+        Feature("spread_ticks", "raw", "ticks", "ask - bid", "-", BOOKS, 1.0, 0.5),
+        Feature("microprice_offset_ticks", "raw", "ticks", "(bid x a + ask x b) / (a + b) - mid; best", "Stoikov 2018", BOOKS, 0.0, 0.25),
         *queues,
         Feature("imbalance_10", "bounded", "1", "(B - A) / (B + A), lots B and A over all levels", "-", BOOKS),
         Feature("centre_of_mass_bid_ticks", "raw", "ticks", "sum of (mid - price) x lots / B, over the bids", "-", BOOKS, 5.0, 1.0),
         Feature("centre_of_mass_ask_ticks", "raw", "ticks", "sum of (price - mid) x lots / A, over the asks", "-", BOOKS, 5.0, 1.0),
         Feature("centre_of_mass_skew_ticks", "raw", "ticks", "centre of mass of the bids - that of the asks", "-", BOOKS),
-        Feature("depth_slope_bid", "log", "log lots/tick", "log1p(B / (best - last shown bid + 1 tick))", "-", BOOKS, 3.0, 1.0),
-        Feature("depth_slope_ask", "log", "log lots/tick", "log1p(A / (last shown - best ask + 1 tick))", "-", BOOKS, 3.0, 1.0),
-        Feature("log_depth_bid", "log", "log lots", "log1p(B)", "-", BOOKS, 5.0, 1.0),
-        Feature("log_depth_ask", "log", "log lots", "log1p(A)", "-", BOOKS, 5.0, 1.0),
+        Feature("depth_slope_bid", "log", "log lots/tick", "log1p(B / (best - last shown bid + 1 tick))", "-", BOOKS, 4.0, 0.5),
+        Feature("depth_slope_ask", "log", "log lots/tick", "log1p(A / (last shown - best ask + 1 tick))", "-", BOOKS, 4.0, 0.5),
+        Feature("log_depth_bid", "log", "log lots", "log1p(B)", "-", BOOKS, 6.0, 0.5),
+        Feature("log_depth_ask", "log", "log lots", "log1p(A)", "-", BOOKS, 6.0, 0.5),
         Feature("trade_imbalance", "bounded", "1", "(buys - sells) / (buys + sells), lots of the interval by aggressor", "-", BOOKS),
         Feature("signed_volume", "log", "log lots", "sign(buys - sells) x log1p(|buys - sells|)", "-", BOOKS, 0.0, 2.0),
         Feature("log_volume", "log", "log lots", "log1p(lots printed in the interval, auctions too)", "-", BOTH, 2.0, 2.0),
@@ -80,7 +103,7 @@ def _declare() -> tuple[Feature, ...]:
         Feature("session_elapsed", "bounded", "1", "(tick - open) / (close - open), of the calendar's session", "-"),
         Feature("log_bar_duration_s", "log", "log s", "log1p(seconds since the tick before, or open)", "-", BOTH, 1.0, 1.0),
         Feature("log_staleness_s", "log", "log s", "log1p(seconds since the book was received)", "-", BOTH, 0.0, 1.0),
-        Feature("atr_ticks", "raw", "ticks", f"Wilder's average true range, {WILDER} bars of mid (first a mean)", "Wilder 1978"),
+        Feature("atr_ticks", "raw", "ticks", f"Wilder's true range, {WILDER} bars of mid (first: mean)", "Wilder 1978", diffuses=True),
         Feature("move_over_atr", "raw", "1", "change of mid in the interval / ATR, within 10; 0 at ATR 0", "-"),
         Feature("range_over_atr", "raw", "1", "(high - low) of mid in the interval / ATR, at most 10; 0 at ATR 0", "-"),
         Feature("adx", "bounded", "1", f"Wilder's ADX({WILDER}) / 100, bars of mid; 0 for the first {2 * WILDER - 1} ticks", "Wilder 1978"),
@@ -93,6 +116,7 @@ def _declare() -> tuple[Feature, ...]:
         ),
         Feature("momentum_60", "bounded", "1", "tanh(change of mid over 60 ticks / root of the sum of its squared changes)", "-"),
         *flows,
+        whole,
         *deltas,
     )  # fmt: skip
 
@@ -116,6 +140,12 @@ def absent_slots(schema: str) -> tuple[str, ...]:
     """Names of the market slots that a schema cannot give; they are 0."""
     kind = "bars" if schema in BAR_NS else "books"
     return tuple(feature.name for feature in FEATURES if kind not in feature.given_by)
+
+
+def period_s(clock: str, schema: str) -> float:
+    """Seconds between two ticks of a clock, as far as its name says: 1 for event and volume clocks."""
+    kind, size = parse_clock(clock)
+    return {"time": size * 1e-9, "bar": BAR_NS.get(schema, 0) * 1e-9}.get(kind, 1.0)
 
 
 def market_features(tape: Tape, plan: Schedule) -> np.ndarray:

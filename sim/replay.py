@@ -42,7 +42,7 @@ class ReplayResult:
     summary: dict[str, Any]
 
 
-def replay(config: RunConfig, store: Path, runs: Path, progress: Progress | None = None) -> ReplayResult:
+def replay(config: RunConfig, store: Path, runs: Path, progress: Progress | None = None, rebuild_features: bool = False) -> ReplayResult:
     """Run `config` against a market store and log it into a new folder under `runs`.
 
     Raises BadInput, NotFound, StaleCache, ForeignCheckpoint. An interrupt commits what has been played and leaves a run that
@@ -57,8 +57,8 @@ def replay(config: RunConfig, store: Path, runs: Path, progress: Progress | None
     from sim.tape import load
     from store.runlog import RunLog
 
-    loaded = load(store, config)
-    policy = make_policy(config.policy, config.seed, config.lanes, mean=loaded.mean, std=loaded.std)
+    loaded = load(store, config, rebuild=rebuild_features)
+    policy = make_policy(config.policy, config.seed, config.lanes, mean=loaded.normaliser.mean, std=loaded.normaliser.std)
     kept = {table.name for table in RUN_TABLES if config.log.level.partition(":")[0] in table.levels}
     env = Env(
         loaded.tape,
@@ -82,7 +82,7 @@ def replay(config: RunConfig, store: Path, runs: Path, progress: Progress | None
         flush_rows=config.execution.flush_rows,
         flush_seconds=config.execution.flush_ms / 1000,
     )
-    notes = market_notes(loaded.tape, loaded.schedule)
+    notes = market_notes(loaded.tape, loaded.schedule) + loaded.notes
     started = time.perf_counter()
     with log:
         log.append_row("attempts", _attempt(config))
