@@ -25,7 +25,9 @@ REBUILD = "run the same command with --rebuild-features"
 
 @dataclass(frozen=True)
 class Loaded:
-    """`provenance` goes into the manifest's `data`: JSON values that depend on content alone. `notes`, beside the tape's, are for the reader of the run."""
+    """`provenance` goes into the manifest's `data`: JSON values that depend on content alone. `notes`, beside the tape's, are for the
+    reader of the run.
+    """
 
     tape: Tape
     schedule: Schedule
