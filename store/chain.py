@@ -15,6 +15,7 @@ holds.
 import hashlib
 import json
 import os
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from store.manifest import canonical_json
 
 CHAIN = "chain.jsonl"
 UNHASHED_INDEX = "unhashed.jsonl"
+_SUMMARY = re.compile(r"[a-z_]+\.json")
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,27 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and isinstance(value.get("hash"), str) else None
 
 
+def _well_formed(line: Mapping[str, Any], k: int, steps: int) -> bool:
+    """Whether line k, after a chain of so many steps, has the members that its readers rely on."""
+    try:
+        if line["k"] != k or type(line["k"]) is not int:
+            return False
+        if k == 0:
+            return set(line) == {"k", "hash"}
+        if "end" in line:
+            end = line["end"]
+            summary = end["summary"]
+            covered = summary is None or (_SUMMARY.fullmatch(summary["file"]) is not None and isinstance(summary["sha256"], str))
+            return set(line) == {"k", "end", "hash"} and isinstance(end["state"], str) and end["steps"] == steps and covered
+        first, end_step = line["steps"]
+        counts = [entry[name] for entry in line["tables"].values() for name in ("rows", "bytes")]
+        whole = all(type(number) is int and number >= 0 for number in (first, end_step, *counts)) and type(line["step"]) is int
+        texts = [entry["sha256"] for entry in line["tables"].values()] + [s for e in line["tables"].values() for s in e["columns"].values()]
+        return whole and first == steps <= end_step and all(isinstance(text, str) for text in texts)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
+
+
 def read_chain(run_dir: Path) -> Chain:
     """The chain up to the first line that does not hold. Never raises on damage: `fault` says it. Raises FileNotFoundError."""
     text = (Path(run_dir) / CHAIN).read_bytes()
@@ -105,7 +128,7 @@ def read_chain(run_dir: Path) -> Chain:
             fault = f"line {number} is no chain record"
         elif end is not None:
             fault = f"line {number} follows the end of the run"
-        elif canonical_json(line) != text[read:stop] or line.get("k") != len(lines):
+        elif canonical_json(line) != text[read:stop] or not _well_formed(line, len(lines), steps):
             fault = f"line {number} is not the record of segment {len(lines)} as it was written"
         elif lines and link_hash(head, {key: value for key, value in line.items() if key != "hash"}) != line["hash"]:
             fault = f"line {number} does not follow from the line before it"
@@ -115,7 +138,7 @@ def read_chain(run_dir: Path) -> Chain:
         head, read = line["hash"], stop + 1
         if "end" in line:
             end = line["end"]
-        elif "tables" in line:
+        elif line["k"]:
             sealed, steps = line["k"], line["steps"][1]
     return Chain(tuple(lines), head, sealed, steps, end, read, fault)
 

@@ -134,8 +134,10 @@ def _parse_commit(line: bytes) -> dict[str, Any] | None:
     try:
         if int(checksum, 16) != zlib.crc32(record):
             return None
-        return json.loads(record)
-    except ValueError:
+        commit = json.loads(record)
+        numbers = [commit["steps"], commit["step"], *(number for length, crc in commit["tables"].values() for number in (length, crc))]
+        return commit if all(type(number) is int for number in numbers) else None
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -185,7 +187,15 @@ def read_journal(folder: Path, tables: Mapping[str, Table], check: bool = True) 
         tail.append(f"a commit record cut short after {len(torn)} bytes")
     if not damage:
         tail += [f"{len(content[name]) - end} uncommitted bytes of {name}" for name, end in ends.items() if len(content[name]) > end]
-    rows = {name: _read_stream(content[name][: ends[name]], table) for name, table in tables.items() if ends[name]}
+    rows = {}
+    for name, table in tables.items():
+        try:
+            if ends[name]:
+                rows[name] = _read_stream(content[name][: ends[name]], table)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            damage.append((name, 0, f"its checksums hold, but it cannot be read ({str(error).splitlines()[0]})"))
+            steps, step, rows = -1, -1, {}
+            break
     return JournalPart(int(folder.name), folder, steps, step, rows, ", ".join(tail), tuple(damage))
 
 

@@ -6,6 +6,7 @@ what the chain starts from. `attributes` (host, paths, times) stand beside them 
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ FORMAT = 1
 """Version of the run folder's layout; a reader refuses a greater one."""
 
 MANIFEST = "manifest.json"
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def canonical_json(value: Any) -> bytes:
@@ -118,5 +120,11 @@ def read_manifest(run_dir: Path) -> dict[str, Any]:
 
 
 def declared_tables(manifest: Mapping[str, Any]) -> dict[str, Table]:
-    """{name: table} as the run's writer declared them, in its order."""
-    return {entry["name"]: parse_table(entry) for entry in manifest["log"]["tables"]}
+    """{name: table} as the run's writer declared them, in its order. Raises DamagedLog."""
+    try:
+        tables = [parse_table(entry) for entry in manifest["log"]["tables"]]
+        if any(not _NAME.fullmatch(table.name) for table in tables):
+            raise ValueError("a table's name is no word")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DamagedLog(f"{MANIFEST}: the declared tables cannot be read ({error}); restore it from a copy of the run") from None
+    return {table.name: table for table in tables}

@@ -1,10 +1,12 @@
 """The chain: any changed byte of a run is found and named, and nothing is found in a run that nobody touched."""
 
+import contextlib
 import hashlib
 import json
 import os
 import random
 import shutil
+import zlib
 from pathlib import Path
 
 import pyarrow as pa
@@ -280,3 +282,80 @@ def test_a_lost_unhashed_part_is_said_and_proves_nothing_else(run, made):
 
 def test_the_identity_is_kept_as_it_was_given(run):
     assert json.loads((run / "manifest.json").read_text())["identity"] == IDENTITY
+
+
+def rewrite_chain(run, change):
+    """The chain with `change` made to its parsed lines and every hash made to fit: what a forger would do."""
+    lines = [json.loads(line) for line in (run / "chain.jsonl").read_text().splitlines()]
+    change(lines)
+    text, running = b"", ""
+    for line in lines:
+        body = {key: value for key, value in line.items() if key != "hash"}
+        running = hashlib.sha256(bytes.fromhex(running) + canonical(body)).hexdigest() if running else line["hash"]
+        text += canonical(body | {"hash": running}) + b"\n"
+    (run / "chain.jsonl").write_bytes(text)
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"head": running}))
+
+
+def paths_in(value, path=()):
+    yield path
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from paths_in(item, (*path, key))
+
+
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.deep] if seed >= 6 else []) for seed in range(40)])
+def test_a_forged_chain_whose_hashes_fit_is_never_raised_on(run, made, seed):
+    draw = random.Random(seed)
+
+    def change(lines):
+        for _ in range(draw.choice([1, 1, 2])):
+            path = draw.choice([path for path in paths_in(lines) if len(path) > 1 and path[-1] != "hash"])
+            holder = lines
+            for key in path[:-1]:
+                holder = holder[key]
+            if draw.random() < 0.3 and isinstance(holder, dict):
+                del holder[path[-1]]
+            else:
+                holder[path[-1]] = draw.choice([None, -1, 2**70, "x", "../../etc", [], {}, [1], {"rows": 1}, 1.5, True])
+
+    rewrite_chain(run, change)
+    assert verify_chain(run, made[1]) != []
+    verify_chain(run)
+    with contextlib.suppress(DamagedLog):
+        read_table(read_run(run), "wide")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m["log"].update(tables=None),
+        lambda m: m["log"].update(tables=[1]),
+        lambda m: m["log"]["tables"][0].update(name="../wide"),
+        lambda m: m["log"]["tables"][0].pop("key"),
+        lambda m: m["log"]["tables"][0]["columns"][0].update(dtype="float16"),
+        lambda m: m.update(log=[]),
+        lambda m: m.update(log={}),
+    ],
+)
+def test_a_manifest_that_declares_nonsense_is_found_and_refused(run, change):
+    manifest = json.loads((run / "manifest.json").read_text())
+    change(manifest)
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    assert [finding.part for finding in verify_chain(run)] == ["manifest.json"]
+    with pytest.raises(DamagedLog, match="cannot be read"):
+        read_run(run)
+
+
+def test_a_commit_with_a_fitting_checksum_and_nonsense_in_it_is_damage(open_run):
+    path = open_run / "journal" / "00000003" / "commits"
+    for record in (b"[]", b'{"steps":34}', b'{"step":1,"steps":"x","tables":{}}', b'{"step":1,"steps":34,"tables":{"wide":3}}'):
+        path.write_bytes(b"%08x %s\n" % (zlib.crc32(record), record))
+        assert [finding.part for finding in verify_chain(open_run)] == ["journal/00000003/commits"]
+        assert read_run(open_run).steps == 32
+    garbage = b"no arrow at all"
+    (path.parent / "wide.arrows").write_bytes(garbage)
+    record = canonical({"step": 33, "steps": 34, "tables": {"wide": [len(garbage), zlib.crc32(garbage)]}})
+    path.write_bytes(b"%08x %s\n" % (zlib.crc32(record), record))
+    assert [finding.table for finding in verify_chain(open_run)] == ["wide"]
+    assert read_run(open_run).steps == 32
