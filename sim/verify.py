@@ -199,10 +199,15 @@ def _compute(
     if delta and not (log.has("steps") and terms.level == "full"):
         phase_a = sql.diag_deltas(connection, delta)
     if log.has("trades"):
-        computed["b"] = _from_summary(log.run, checks)
-        if not computed["b"]:
-            del computed["b"]
-            reasons["b"] = "the summary has no figures per episode at this level"
+        episodes, phase_b = _from_summary(log.run, checks)
+        if episodes is not None:
+            computed["b"] = episodes
+        else:
+            reasons["b"] = "not per episode: lots were open between two episodes, and only fills could bridge them"
+            for phase in phase_a.keys() & phase_b.keys():
+                if phase_a[phase] != phase_b[phase]:
+                    detail = f"diag realised {phase_a[phase]} in all, the summary says {phase_b[phase]}"
+                    checks.append(failed("summary_against_diag", detail, "eval_summary.json", "total_pnl_usd_micros"))
     else:
         reasons["b"] = f"level {terms.level} keeps no trades"
     if booked is None:
@@ -282,29 +287,27 @@ def _schema(run: RunData) -> list[Check]:
     return checks or [Check("declared_columns", OK, "")]
 
 
-def _from_summary(run: RunData, checks: list[Check]) -> dict[Key, int]:
-    """(b) as the summary says it, per episode; computed now where the run wrote none."""
+def _from_summary(run: RunData, checks: list[Check]) -> tuple[dict[Key, int] | None, dict[int, int]]:
+    """(b) as the summary says it, per episode (None: not known for every episode) and per phase; computed now where the run wrote none."""
     summary: Mapping[str, Any] = run.summary if run.summary is not None else summarize(run)
-    out: dict[Key, int] = {}
+    episodes: dict[Key, int] = {}
+    totals: dict[int, int] = {}
+    complete = True
     try:
         for phase in summary["phases"]:
-            for row in phase["episodes"]:
-                if row["pnl_usd_micros"] is not None:
-                    out[PHASES[phase["phase"]], int(row["lane"]), int(row["episode"])] = int(row["pnl_usd_micros"])
+            code, total = PHASES[phase["phase"]], phase["total_pnl_usd_micros"]
             parts = [row["pnl_usd_micros"] for row in phase["episodes"]]
-            total = phase["total_pnl_usd_micros"]
+            complete &= None not in parts
+            episodes |= {(code, int(row["lane"]), int(row["episode"])): row["pnl_usd_micros"] for row in phase["episodes"]}
+            if total is not None:
+                totals[code] = int(total)
             if None not in parts and total is not None and sum(parts) != total:
-                checks.append(
-                    failed(
-                        "summary_total",
-                        f"total_pnl_usd_micros of {phase['phase']} is {total}, its episodes sum to {sum(parts)}",
-                        "eval_summary.json",
-                        "total_pnl_usd_micros",
-                    )
-                )
+                detail = f"total_pnl_usd_micros of {phase['phase']} is {total}, its episodes sum to {sum(parts)}"
+                checks.append(failed("summary_total", detail, "eval_summary.json", "total_pnl_usd_micros"))
     except (KeyError, TypeError, ValueError) as error:
         checks.append(failed("summary_readable", f"not a summary of this version: {error!r}", "eval_summary.json"))
-    return out
+        return None, {}
+    return (episodes if complete else None), totals
 
 
 def _summary_is_of_this_log(run: RunData) -> list[Check]:

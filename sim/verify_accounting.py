@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.verify_types import NULL, Check, Log, failed, skipped
+from sim.verify_types import Check, Log, failed, skipped
 
 
 @dataclass(frozen=True)
@@ -348,36 +348,53 @@ def check_ids(log: Log, table: str, column: str) -> list[Check]:
     return checks
 
 
+STEP_SUMS = {
+    "trading.realized_pnl_usd_micros_delta": "realized_usd_micros",
+    "trading.fee_usd_micros_delta": "fee_usd_micros",
+    "trading.equity_usd_micros": "equity_usd_micros",
+    "trading.unrealized_usd_micros": "unrealized_usd_micros",
+    "trading.reward_raw_usd_micros": "reward_raw",
+}
+"""diag leaf -> the column of `steps` that it sums over lanes."""
+
+
 def check_cumulative(log: Log) -> list[Check]:
-    """diag: the cumulative is the running sum of the delta, and the delta is the sum over lanes of what the steps realised."""
-    delta, cum = diag_columns(log)
+    """diag: every cumulative is the running sum of its delta, and what it sums over lanes is what the lanes' steps say."""
+    delta, _ = diag_columns(log)
     if delta is None:
         return [skipped("diag_cumulative", "diag has no realised delta and cumulative")]
     phase, step = log("diag", "phase"), log("diag", "step")
     order = np.lexsort((step, phase))
-    running = np.empty(len(order), np.int64)
-    for code in np.unique(phase).tolist():
-        rows = order[phase[order] == code]
-        running[rows] = log("diag", delta)[rows].cumsum()
-    checks = [log.equal("diag_cumulative", "diag", cum, running)]
-    if log.has("steps") and log.terms.level == "full":
-        totals = np.zeros(len(order), np.int64)
-        key = lambda table: log(table, "phase") << 40 | log(table, "step")  # noqa: E731
-        wanted = key("diag")
-        by = np.argsort(wanted)
-        at = np.minimum(np.searchsorted(wanted[by], key("steps")), len(by) - 1)
-        np.add.at(totals, by[at], np.where(wanted[by[at]] == key("steps"), log("steps", "realized_usd_micros"), 0))
-        checks.append(log.equal("diag_delta", "diag", delta, totals))
+    names = log.arrow("diag").column_names
+    checks = []
+    for cum in (name for name in names if name.endswith("_cum")):
+        base = cum.removesuffix("_cum")
+        source = next((name for name in (f"{base}_delta", base) if name in names), None)
+        if source is None:
+            continue
+        running = np.empty(len(order), np.int64)
+        for code in np.unique(phase).tolist():
+            rows = order[phase[order] == code]
+            running[rows] = log("diag", source)[rows].cumsum()
+        checks.append(log.equal("diag_cumulative", "diag", cum, running))
+    if not log.has("steps") or log.terms.level != "full":
+        return checks
+    wanted = phase << 40 | step
+    by = np.argsort(wanted)
+    cells = log("steps", "phase") << 40 | log("steps", "step")
+    at = by[np.minimum(np.searchsorted(wanted[by], cells), len(by) - 1)] if len(by) else by
+    known = wanted[at] == cells if len(by) else np.zeros(len(cells), bool)
+    checks.append(log.judge("diag_step", "steps", "step", ~known, lambda i: f"diag has no row for step {log('steps', 'step')[i]}"))
+    for leaf, column in STEP_SUMS.items():
+        if leaf in names:
+            totals = np.zeros(len(wanted), np.int64)
+            np.add.at(totals, at[known], log("steps", column)[known])
+            checks.append(log.equal("diag_sum", "diag", leaf, totals))
     return checks
 
 
 def diag_columns(log: Log) -> tuple[str | None, str]:
-    if not log.has("diag"):
-        return None, ""
-    names = log.arrow("diag").column_names
-    delta = [name for name in names if "realized_pnl_usd" in name and name.endswith("delta")]
-    cum = [name for name in names if "realized_pnl_usd" in name and name.endswith("cum")]
-    return (delta[0], cum[0]) if delta and cum else (None, "")
-
-
-assert NULL < 0
+    """Names of the realised delta and its cumulative in diag, if it has them."""
+    names = log.arrow("diag").column_names if log.has("diag") else []
+    delta, cum = "trading.realized_pnl_usd_micros_delta", "trading.realized_pnl_usd_micros_cum"
+    return (delta, cum) if delta in names and cum in names else (None, "")

@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 
 F_LAST, F_MAYBE_BAD_BOOK = 0x80, 0x04
@@ -73,9 +74,14 @@ def session_at(sessions: Sequence[tuple[int, int, int]], ts: int) -> int:
     return next((date for date, start, end in sessions if start <= ts < end), -1)
 
 
+@cache
+def _in_ticks(price: int, tick: Fraction) -> Fraction:
+    return Fraction(price, E9) / tick
+
+
 def _shown(side: tuple[tuple[int, int], ...], tick: Fraction) -> list[tuple[Fraction, int]]:
     """(price in ticks, lots) per level; a level without a price or a size shows nothing."""
-    return [(Fraction(price, E9) / tick, size) if price != UNDEFINED and size else (Fraction(0), 0) for price, size in side]
+    return [(_in_ticks(price, tick), size) if price != UNDEFINED and size else (Fraction(0), 0) for price, size in side]
 
 
 def events(rows: Iterable[Row], tick: Fraction, sessions: Sequence[tuple[int, int, int]]) -> list[Event]:
