@@ -37,7 +37,7 @@ BAR_LOTS = 1_000_000_000
 OPEN, LOW, HIGH, CLOSE = range(4)
 
 _MAX_TICKS = 2**31 - 1
-_BLOCK = 1 << 14  # rows converted at a time: a block's levels stay in the second-level cache
+_BLOCK = 1 << 12  # rows converted at a time: a block's levels stay in the second-level cache
 _ACTION_CLEAR, _ACTION_TRADE = ord("R"), ord("T")
 _SIDE_BID, _SIDE_ASK = ord("B"), ord("A")
 _NONE = np.zeros(0, dtype=np.bool_)
