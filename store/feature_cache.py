@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,14 @@ def features_hash(features: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(features, dtype="<f4").tobytes()).hexdigest()
 
 
+def _remove_leftovers(path: Path) -> None:
+    """What writers of this entry that were killed more than an hour ago left beside it."""
+    for left in path.parent.glob(f"{path.stem}.*.part"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > 3600:
+                left.unlink()
+
+
 def _content_hash(head: Mapping[str, Any], features: np.ndarray) -> str:
     """64 hex digits over everything that an entry says."""
     said = json.dumps({name: value for name, value in head.items() if name != "content_hash"}, sort_keys=True)
@@ -151,6 +160,7 @@ def write_features(
     aside = path.with_name(f"{path.stem}.{os.getpid()}.{os.urandom(4).hex()}.part")
     try:
         path.parent.mkdir(exist_ok=True)
+        _remove_leftovers(path)
         with open(aside, "xb") as file:
             pq.write_table(table, file, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=False)
             file.flush()

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import shutil
 from pathlib import Path
 
@@ -99,6 +100,16 @@ def test_a_folder_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path
     with pytest.raises(BadInput, match="feature cache cannot be written"):
         write(tmp_path, values())
     assert [path.name for path in tmp_path.iterdir()] == ["features"]
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_write_once_it_is_old(tmp_path):
+    path = write(tmp_path, values())
+    old, young = (path.with_name(f"{path.stem}.{pid}.aa.part") for pid in (1, 2))
+    for left in (old, young):
+        left.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    write(tmp_path, values())
+    assert not old.exists() and young.exists()
 
 
 def _write_often(folder, seed):
