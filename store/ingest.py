@@ -44,8 +44,8 @@ from store.market_schema import (
 )
 from store.quality import COUNTERS, CURSOR, InstrumentQuality, add_batch, report
 
-PART_ROWS = 2 * ROW_GROUP_ROWS
-"""A part is written once this many rows of one instrument and date have come together (it may hold up to one batch more)."""
+PART_ROWS = ROW_GROUP_ROWS
+"""A part is written once this many rows of one instrument and date have come together (it may hold up to one batch more). Larger parts cost memory: three are alive at a time."""
 BUFFER_BYTES = 192 << 20
 """What may wait in memory over all instruments; beyond it the largest are written early."""
 HASH_FIRST_BYTES = 32 << 20
@@ -224,7 +224,7 @@ def _stream(work: _Work, progress: Callable[[int], None] | None) -> tuple[int, d
             add_batch(qualities[symbol], date, chosen, times)
             _wait(work, (symbol, date), records_to_columns(chosen, work.schema, positions))
         rows += len(records)
-        del records
+        del records, chosen, times, index, places, positions  # the reader lends its memory again once nothing looks at it
         if progress is not None:
             progress(rows)
     if rows == 0:
