@@ -47,6 +47,9 @@ def replay(
     level: Annotated[str, typer.Option(help="What is logged: full, sampled:N (steps and orders of N lanes), fills.")] = "full",
     segment_steps: Annotated[int, typer.Option(help="Steps that are sealed together.")] = 1024,
     threads: Annotated[int, typer.Option(help="Threads that step the lanes; they change no byte of the log.")] = 1,
+    rebuild_features: Annotated[
+        bool, typer.Option("--rebuild-features", help="Compute the features anew and replace them in the cache.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Replay a market range against a policy.
@@ -102,7 +105,7 @@ def replay(
         execution={"threads": threads},
     )
     with progress("replay") as update:
-        result = run(config, store, runs, update)
+        result = run(config, store, runs, update, rebuild_features)
     for note in result.notes:
         say(f"note: {note}")
     emit(document(result), text(result, store), as_json)

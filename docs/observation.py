@@ -14,8 +14,8 @@ _INTRO = f"""# The observation, as built
 
 Written by `python -m docs.observation` from `lob/features.py` and `lob/layout.py`.
 
-{STATE_DIM} float32 slots: the market's (below), the lane's own state from slot {LANE} on, and unused ones, which are 0. Offsets 0-3, 40, 41, 66-73
-and 74-81 are fixed. A second input, the signal bus, has {BUS_SLOTS} slots. One assembler fills them for train, eval and replay.
+{STATE_DIM} float32 slots: the market's (below), the lane's own state from slot {LANE} on, and unused ones, which are 0. Offsets 0-3, 40,
+41, 66-73 and 74-81 are fixed. A second input, the signal bus, has {BUS_SLOTS} slots. One assembler fills them for train, eval and replay.
 
 **What a decision sees.** Rows with `ts_recv` at or before it, no others; the last tradable one is the *book*, half its best bid plus ask
 the *mid* (in ticks). A *tick* is a tick of the run's clock, also where an order in flight let no decision be made; the *interval* of a
@@ -31,8 +31,8 @@ std are the declared center and scale below (a scale that diffuses is multiplied
 fitted on a range that ends at or before the run's start. The manifest's `data.normaliser` says which.
 
 **Cache.** `<store>/features/<key>.parquet`, wire version {WIRE_VERSION}. The key is over what was asked for, the data hash included; the
-schema hash is over the bytes of {len(schema_sources())} sources, found by following imports from `lob/prepare.py` and `lob/normalise.py`. An
-entry of other sources is refused until the run is repeated with `--rebuild-features`.
+schema hash is over the bytes of {len(schema_sources())} sources, found by following imports from `lob/prepare.py` and
+`lob/normalise.py`. An entry of other sources is refused until the run is repeated with `--rebuild-features`.
 
 ## Market slots
 
@@ -47,9 +47,8 @@ def _market() -> str:
         given = " | ".join("yes" if kind in f.given_by else "0" for kind in ("books", "bars"))
         scale = "-" if f.stage == "bounded" else f"{f.scale:.3g}" + (" (diffuses)" if f.diffuses else "")
         center = "-" if f.stage == "bounded" else f"{f.center:g}"
-        rows.append(
-            f"| {f.slot} | `{f.name}` | {f.stage} | {f.unit} | {f.formula.replace('|', chr(92) + '|')} | {f.source} | {given} | {center} | {scale} |"
-        )
+        formula = f.formula.replace("|", chr(92) + "|")
+        rows.append(f"| {f.slot} | `{f.name}` | {f.stage} | {f.unit} | {formula} | {f.source} | {given} | {center} | {scale} |")
     return "\n".join(rows)
 
 
