@@ -54,7 +54,7 @@ def compounded_return(returns: np.ndarray | Undefined) -> Figure:
     """`expm1(sum(log(max(1 + r, 1e-10))))`: the product of 1 + r, minus one, bounded below by -100 % (seed D11)."""
     if isinstance(returns, Undefined):
         return returns
-    return math.expm1(math.fsum(np.log(np.maximum(1.0 + returns, RETURN_FLOOR)).tolist()))
+    return math.expm1(float(np.log(np.maximum(1.0 + returns, RETURN_FLOOR)).sum()))
 
 
 def annualisation_factor(steps: int, session_ns: int, session_ns_per_year: int) -> Figure:
@@ -74,15 +74,20 @@ def sharpe(returns: np.ndarray | Undefined, factor: Figure) -> Figure:
     """Mean over sample deviation (n - 1) of the per-step returns, flat steps included, times `factor`. No risk-free rate."""
     if isinstance(returns, Undefined):
         return returns
-    if isinstance(factor, Undefined):
-        return factor
     if len(returns) < 2:
         return TOO_FEW_RETURNS
-    mean = math.fsum(returns.tolist()) / len(returns)
-    variance = math.fsum(((returns - mean) ** 2).tolist()) / (len(returns) - 1)
+    mean = float(returns.sum()) / len(returns)
+    variance = float(((returns - mean) ** 2).sum()) / (len(returns) - 1)
     if variance == 0.0 or np.ptp(returns) == 0.0:
         return ZERO_VARIANCE
-    return mean / math.sqrt(variance) * factor
+    return annualised(mean / math.sqrt(variance), factor)
+
+
+def annualised(per_step: Figure, factor: Figure) -> Figure:
+    """A per-step ratio times the annualisation factor."""
+    if isinstance(per_step, Undefined):
+        return per_step
+    return factor if isinstance(factor, Undefined) else per_step * factor
 
 
 def max_drawdown_usd_micros(equity_usd_micros: np.ndarray) -> int:

@@ -141,6 +141,30 @@ def ints(table: "pa.Table", name: str, null: int = 0) -> "np.ndarray":
     return column.to_numpy(zero_copy_only=False)
 
 
+def distinct(values: "np.ndarray") -> "np.ndarray":
+    """The distinct values, ascending. (`np.unique` goes through a hash table, several times slower on columns that repeat.)"""
+    import numpy as np
+
+    if not len(values):
+        return values[:0]
+    least, most = int(values.min()), int(values.max())
+    if least == most:
+        return values[:1]
+    if least >= 0 and most < max(len(values), 1 << 16):
+        return np.flatnonzero(np.bincount(values)).astype(values.dtype)
+    ordered = np.sort(values)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])]
+
+
+def among(values: "np.ndarray", some: "np.ndarray") -> "np.ndarray":
+    """bool[n]: which values are in `some` (ascending, distinct)."""
+    import numpy as np
+
+    if not len(some):
+        return np.zeros(len(values), bool)
+    return some[np.minimum(np.searchsorted(some, values), len(some) - 1)] == values
+
+
 def load(run_dir: str | Path) -> RunData:
     """The committed log of a run directory: sealed parts in chain order, then the committed journal. Raises DamagedLog, NotFound."""
     import pyarrow.parquet as pq

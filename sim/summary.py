@@ -7,7 +7,7 @@ null, and its reason stands beside it. Money is given twice: `*_usd_micros` is t
 import datetime as dt
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from lob.actions import Direction, EndReason, Magnitude, Phase
 from lob.units import USD_MICROS
 from sim import metrics
 from sim.metrics import Figure, Undefined
-from sim.run_data import PHASES, RunData, RunTerms, ints
+from sim.run_data import PHASES, RunData, RunTerms, distinct, ints
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,12 +74,13 @@ def session_ns_per_year(calendar: str, start_ns: int) -> int:
 
 def _phase(run: RunData, terms: RunTerms, name: str) -> dict[str, Any]:
     code = PHASES[name]
-    tables = {table: rows.filter(_equals(rows, "phase", code)) for table, rows in run.tables.items() if "phase" in rows.column_names}
+    tables = {table: _of_phase(run.tables[table], code) for table in ("steps", "fills", "trades") if table in run.tables}
+    lanes = _lane_figures(tables["steps"], terms) if "steps" in tables else {}
     out: dict[str, Any] = {"phase": name, "lanes": terms.lanes}
     _put_usd(out, "initial_equity", terms.lanes * terms.capital_usd_micros)
     out |= _trade_figures(tables, terms, run.finished)
-    out |= _step_figures(tables, terms)
-    out["lane_rows"] = _lane_rows(tables, terms, run.finished)
+    out |= _step_figures(tables, terms, lanes)
+    out["lane_rows"] = _lane_rows(tables, terms, run.finished, lanes)
     out["episodes"] = _episode_rows(tables, terms, run.finished)
     return out
 
@@ -132,7 +133,7 @@ def _split(realized: np.ndarray, fee: np.ndarray, key: np.ndarray, groups: Mappi
     return out
 
 
-def _step_figures(tables: Mapping[str, "pa.Table"], terms: RunTerms) -> dict[str, Any]:
+def _step_figures(tables: Mapping[str, "pa.Table"], terms: RunTerms, lanes: Mapping[int, "LaneFigures"]) -> dict[str, Any]:
     names = (
         "decisions",
         "annualisation_factor",
@@ -151,23 +152,19 @@ def _step_figures(tables: Mapping[str, "pa.Table"], terms: RunTerms) -> dict[str
             _put_usd(out, name, metrics.LEVEL_HAS_NO_STEPS)
         return out
     steps = tables["steps"]
-    series = _equity_series(steps, terms)
-    factor = _factor(steps, terms)
-    out["lanes_in_steps"] = len(series)
-    decided = ints(steps, "is_drain") == 0
-    out["decisions"] = int(decided.sum())
-    whole = len(series) == terms.lanes
-    last = _last_rows(steps)
+    out["lanes_in_steps"] = len(lanes)
+    out["decisions"] = int((ints(steps, "is_drain") == 0).sum())
+    whole = len(lanes) == terms.lanes
     partial = Undefined("steps_of_some_lanes_only")
-    _put_usd(out, "final_equity", int(ints(steps, "equity_usd_micros")[last].sum()) if whole else partial)
-    _put_usd(out, "unrealized", int(ints(steps, "unrealized_usd_micros")[last].sum()) if whole else partial)
-    _put_usd(out, "max_drawdown", max((metrics.max_drawdown_usd_micros(values) for values in series.values()), default=0))
-    _put(out, "max_drawdown_fraction", _worst([metrics.max_drawdown_fraction(values) for values in series.values()]))
-    returns = [metrics.step_returns(_fold_drain(values)) for values in series.values()]
-    _put(out, "compounded_return", _mean([metrics.compounded_return(r) for r in returns]))
-    _put(out, "annualisation_factor", factor)
-    _put(out, "sharpe", _mean([metrics.sharpe(r, factor) for r in returns]))
-    _put(out, "sharpe_per_step", _mean([metrics.sharpe(r, 1.0) for r in returns]))
+    held = list(lanes.values())
+    _put_usd(out, "final_equity", sum(lane.final_equity for lane in held) if whole else partial)
+    _put_usd(out, "unrealized", sum(lane.unrealized for lane in held) if whole else partial)
+    _put_usd(out, "max_drawdown", max((lane.max_drawdown for lane in held), default=0))
+    _put(out, "max_drawdown_fraction", _worst([lane.max_drawdown_fraction for lane in held]))
+    _put(out, "compounded_return", _mean([lane.compounded_return for lane in held]))
+    _put(out, "annualisation_factor", _factor(steps, terms))
+    _put(out, "sharpe", _mean([lane.sharpe for lane in held]))
+    _put(out, "sharpe_per_step", _mean([lane.sharpe_per_step for lane in held]))
     out |= _distributions(steps)
     return out
 
@@ -194,37 +191,26 @@ def _distributions(steps: "pa.Table") -> dict[str, Any]:
 # --- rows per lane and per episode ---
 
 
-def _lane_rows(tables: Mapping[str, "pa.Table"], terms: RunTerms, finished: bool) -> list[dict[str, Any]]:
-    lanes = np.arange(terms.lanes)
-    sums = _pnl_by(tables, lanes, lambda rows: ints(rows, "lane").astype(np.int64))
-    steps = tables.get("steps")
-    series = _equity_series(steps, terms) if steps is not None else {}
-    factor: Figure = _factor(steps, terms) if steps is not None else metrics.LEVEL_HAS_NO_STEPS
-    ends = _end_reasons(steps) if steps is not None else {}
-    missing = metrics.LEVEL_HAS_NO_STEPS if steps is None else Undefined("lane_not_in_steps")
+def _lane_rows(
+    tables: Mapping[str, "pa.Table"], terms: RunTerms, finished: bool, figures: Mapping[int, "LaneFigures"]
+) -> list[dict[str, Any]]:
+    sums = _pnl_by(tables, np.arange(terms.lanes), lambda rows: ints(rows, "lane").astype(np.int64))
+    missing = Undefined("lane_not_in_steps") if "steps" in tables else metrics.LEVEL_HAS_NO_STEPS
     out = []
-    for i, lane in enumerate(lanes.tolist()):
-        row: dict[str, Any] = {"lane": lane} | _pnl_row(sums, i, flat_at_end=finished)
-        values = series.get(lane)
-        if values is None:
-            for name in ("final_equity", "max_drawdown"):
-                _put_usd(row, name, missing)
-            for name in ("compounded_return", "sharpe", "end_reason"):
-                _put(row, name, missing)
-        else:
-            returns = metrics.step_returns(_fold_drain(values))
-            _put_usd(row, "final_equity", int(values[-1]))
-            _put_usd(row, "max_drawdown", metrics.max_drawdown_usd_micros(values))
-            _put(row, "compounded_return", metrics.compounded_return(returns))
-            _put(row, "sharpe", metrics.sharpe(returns, factor))
-            row["end_reason"] = ends[lane]
+    for lane in range(terms.lanes):
+        row: dict[str, Any] = {"lane": lane} | _pnl_row(sums, lane, flat_at_end=finished)
+        held = figures.get(lane)
+        _put_usd(row, "final_equity", held.final_equity if held else missing)
+        _put_usd(row, "max_drawdown", held.max_drawdown if held else missing)
+        _put(row, "compounded_return", held.compounded_return if held else missing)
+        _put(row, "sharpe", held.sharpe if held else missing)
+        _put(row, "end_reason", held.end_reason if held else missing)
         out.append(row)
     return out
 
 
 def _episode_rows(tables: Mapping[str, "pa.Table"], terms: RunTerms, finished: bool) -> list[dict[str, Any]]:
-    keyed = [rows for name, rows in tables.items() if name in ("steps", "fills", "trades")]
-    keys = np.unique(np.concatenate([_episode_key(rows) for rows in keyed] or [np.empty(0, np.int64)]))
+    keys = distinct(np.concatenate([distinct(_episode_key(rows)) for rows in tables.values()] or [np.empty(0, np.int64)]))
     last_of_lane = {int(key) >> 24: int(key) for key in keys.tolist()}
     first_of_lane = {int(key) >> 24: int(key) for key in keys.tolist()[::-1]}
     sums = _pnl_by(tables, keys, _episode_key)
@@ -275,18 +261,46 @@ def _pnl_row(sums: Mapping[str, np.ndarray], i: int, flat_at_end: bool) -> dict[
 # --- series ---
 
 
-def _equity_series(steps: "pa.Table", terms: RunTerms) -> dict[int, np.ndarray]:
-    """lane -> int64[rows + 1]: initial equity, then the equity after every row, flat steps and the drain included."""
-    lane, equity = ints(steps, "lane"), ints(steps, "equity_usd_micros")
+@dataclass(frozen=True)
+class LaneFigures:
+    """One lane's figures from its equity after every row, flat steps and the drain included. Money in micro-dollars."""
+
+    final_equity: int
+    unrealized: int
+    max_drawdown: int
+    max_drawdown_fraction: Figure
+    compounded_return: Figure
+    sharpe: Figure
+    sharpe_per_step: Figure
+    end_reason: str
+
+
+def _lane_figures(steps: "pa.Table", terms: RunTerms) -> dict[int, LaneFigures]:
+    lane, equity, unrealized, reason, drain = (
+        ints(steps, name) for name in ("lane", "equity_usd_micros", "unrealized_usd_micros", "end_reason", "is_drain")
+    )
+    factor = _factor(steps, terms)
     order = np.lexsort((ints(steps, "step"), lane))
-    lanes, starts = np.unique(lane[order], return_index=True)
-    pieces = np.split(equity[order], starts[1:]) if len(lanes) else []
-    return {int(i): np.concatenate(([terms.capital_usd_micros], piece)) for i, piece in zip(lanes, pieces, strict=True)}
-
-
-def _fold_drain(values: np.ndarray) -> np.ndarray:
-    """The series with the drain's equity in place of the last decision's: the drain takes no time of its own, so it is no period."""
-    return np.concatenate((values[:-2], values[-1:])) if len(values) > 2 else values
+    starts = np.flatnonzero(np.diff(lane[order], prepend=-1))
+    out = {}
+    for rows in np.split(order, starts[1:]) if len(order) else ():
+        values = np.concatenate(([terms.capital_usd_micros], equity[rows]))
+        # The drain takes no time of its own, so it is no period: its equity stands in place of the last decision's.
+        periods = np.concatenate((values[:-2], values[-1:])) if drain[rows[-1]] and len(values) > 2 else values
+        returns = metrics.step_returns(periods)
+        per_step = metrics.sharpe(returns, 1.0)
+        said = reason[rows][reason[rows] > 0]
+        out[int(lane[rows[0]])] = LaneFigures(
+            final_equity=int(values[-1]),
+            unrealized=int(unrealized[rows[-1]]),
+            max_drawdown=metrics.max_drawdown_usd_micros(values),
+            max_drawdown_fraction=metrics.max_drawdown_fraction(values),
+            compounded_return=metrics.compounded_return(returns),
+            sharpe=metrics.annualised(per_step, factor),
+            sharpe_per_step=per_step,
+            end_reason=EndReason(int(said[-1]) if len(said) else 0).name.lower(),
+        )
+    return out
 
 
 def _factor(steps: "pa.Table", terms: RunTerms) -> Figure:
@@ -297,26 +311,8 @@ def _factor(steps: "pa.Table", terms: RunTerms) -> Figure:
     one = lane == lane.min()
     ts, episode = ints(steps, "ts_decided_ns")[one], ints(steps, "episode")[one]
     decisions = int((ints(steps, "is_drain")[one] == 0).sum())
-    spans = [int(ts[episode == e].max() - ts[episode == e].min()) for e in np.unique(episode)]
+    spans = [int(ts[episode == e].max() - ts[episode == e].min()) for e in distinct(episode)]
     return metrics.annualisation_factor(decisions, sum(spans), session_ns_per_year(terms.calendar, terms.start_ns))
-
-
-def _last_rows(steps: "pa.Table") -> np.ndarray:
-    """Row index of each lane's last row."""
-    lane = ints(steps, "lane")
-    order = np.lexsort((ints(steps, "step"), lane))
-    ordered = lane[order]
-    return order[np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))] if len(order) else order
-
-
-def _end_reasons(steps: "pa.Table") -> dict[int, str]:
-    """lane -> its last reason that says something."""
-    lane, reason = ints(steps, "lane"), ints(steps, "end_reason")
-    out = {}
-    for i in np.unique(lane).tolist():
-        said = reason[(lane == i) & (reason > 0)]
-        out[i] = EndReason(int(said[-1]) if len(said) else 0).name.lower()
-    return out
 
 
 def _episode_key(rows: "pa.Table") -> np.ndarray:
@@ -329,10 +325,13 @@ def _add_at(where: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
     return out
 
 
-def _equals(rows: "pa.Table", name: str, value: int):
-    import pyarrow.compute as pc
+def _of_phase(rows: "pa.Table", code: int) -> "pa.Table":
+    phase = ints(rows, "phase")
+    if (phase == code).all():
+        return rows
+    import pyarrow as pa
 
-    return pc.equal(rows.column(name), value)
+    return rows.filter(pa.array(phase == code))
 
 
 # --- figures into JSON ---

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.run_data import among, distinct
 from sim.verify_types import Check, Log, failed, skipped
 
 
@@ -86,7 +87,8 @@ def check_trades(log: Log, booked: Walk) -> list[Check]:
     trade_fill = log("trades", "fill_id")
     phase_key = lambda table, rows: log(table, "phase")[rows] << 60 | log(table, "fill_id")[rows]  # noqa: E731
     wanted, held = phase_key("fills", reducing), phase_key("trades", np.arange(len(trade_fill)))
-    missing = ~np.isin(wanted, held)
+    missing = ~among(wanted, distinct(held))
+    known = among(held, distinct(wanted))
     checks = [
         log.judge(
             "fills_have_trades",
@@ -100,14 +102,14 @@ def check_trades(log: Log, booked: Walk) -> list[Check]:
             "trades_have_fills",
             "trades",
             "fill_id",
-            ~np.isin(held, wanted),
+            ~known,
             lambda i: f"trade of fill {trade_fill[i]}, which closed nothing or is not there",
         ),
         _unique(log, "trades_once_per_fill", "trades", "fill_id", held),
     ]
     order = np.argsort(wanted)
     at = np.searchsorted(wanted[order], held)
-    matched = np.flatnonzero((at < len(wanted)) & np.isin(held, wanted))
+    matched = np.flatnonzero(known)
     fill = reducing[order[at[matched]]]
     tick_value = log.terms.tick_value_usd_micros
     before_order = _before_order(log, booked)
@@ -178,9 +180,9 @@ def grids(log: Log) -> tuple[list[Grid], list[Check]]:
     order = np.lexsort((lane, step, phase))
     found: list[Grid] = []
     checks: list[Check] = []
-    for code in np.unique(phase).tolist():
+    for code in distinct(phase).tolist():
         rows = order[phase[order] == code]
-        lanes = np.unique(lane[rows])
+        lanes = distinct(lane[rows])
         steps = len(rows) // len(lanes)
         index = np.arange(len(rows))
         bad = (step[rows] != index // len(lanes)) | (lane[rows] != lanes[index % len(lanes)])
@@ -206,7 +208,7 @@ def check_steps(log: Log, grid: Grid, booked: Walk) -> list[Check]:
     """Position, cost, cash, equity, realised, fees and raw reward of every step from the fills alone and the logged marks."""
     terms = log.terms
     lane = log("fills", "lane")
-    chosen = np.flatnonzero((log("fills", "phase") == grid.phase) & np.isin(lane, grid.lanes))
+    chosen = np.flatnonzero((log("fills", "phase") == grid.phase) & among(lane, grid.lanes))
     step = log("fills", "step")[chosen]
     beyond = (step < 0) | (step >= grid.steps)
     if beyond.any():
@@ -283,7 +285,7 @@ def _range_extremes(values: np.ndarray, start: np.ndarray, stop: np.ndarray) -> 
         low.append(np.minimum(low[-1][:-half], low[-1][half:]))
     level = np.frexp((stop - start).astype(np.float64))[1] - 1  # floor(log2), exact for integers below 2^53
     top, bottom = np.empty(len(start), np.int64), np.empty(len(start), np.int64)
-    for k in np.unique(level).tolist():
+    for k in distinct(level).tolist():
         at = np.flatnonzero(level == k)
         first, last = start[at], stop[at] - 2**k
         top[at] = np.maximum(high[k][first], high[k][last])
@@ -373,7 +375,7 @@ def check_cumulative(log: Log) -> list[Check]:
         if source is None:
             continue
         running = np.empty(len(order), np.int64)
-        for code in np.unique(phase).tolist():
+        for code in distinct(phase).tolist():
             rows = order[phase[order] == code]
             running[rows] = log("diag", source)[rows].cumsum()
         checks.append(log.equal("diag_cumulative", "diag", cum, running))

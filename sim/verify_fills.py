@@ -101,11 +101,10 @@ def _check_depth(log: Log, market: Market, index: np.ndarray, shown: np.ndarray)
         )
     ]
     # Depth in front of a level, against what the lane took in front of it on that row and side.
-    depth = np.concatenate(
-        [np.zeros((len(rows), 1), np.int64), np.where((side > 0)[:, None], market.ask_lots[event], market.bid_lots[event]).cumsum(axis=1)],
-        axis=1,
-    )
-    ahead = depth[np.arange(len(rows)), level]
+    ahead = np.zeros(len(rows), np.int64)
+    deep = np.flatnonzero(level > 0)
+    shown_there = np.where((side[deep] > 0)[:, None], market.ask_lots[event[deep]], market.bid_lots[event[deep]])
+    ahead[deep] = shown_there.cumsum(axis=1)[np.arange(len(deep)), level[deep] - 1]
     new_side = np.append(True, (key[1:, :3] != key[:-1, :3]).any(axis=1)) if len(order) else np.empty(0, bool)
     before = _running(lots[order], new_side) - taken
     taken_before = np.zeros(len(rows), np.int64)
@@ -137,7 +136,7 @@ def check_standing(log: Log, market: Market, index: np.ndarray) -> list[Check]:
     swept = np.flatnonzero((index >= 0) & (reason == FLOOR))
     # An order sent because of an earlier breach carries reason floor too, but was sent at the decision: it arrives after the latency.
     decided = _decision_times(log)
-    resting = np.ones(len(swept), bool)
+    resting = filled[swept] == (market.ts_event[index[swept]] if len(market.key) else 0)  # all that can be said without steps
     if decided is not None:
         key = log("fills", "phase")[swept] << 40 | log("fills", "step")[swept]
         at = np.minimum(np.searchsorted(decided[0], key), len(decided[0]) - 1)
@@ -200,9 +199,10 @@ def _decision_times(log: Log) -> tuple[np.ndarray, np.ndarray] | None:
     """Sorted keys (phase, step) and their decision times, from steps."""
     if not log.has("steps"):
         return None
-    key = log("steps", "phase") << 40 | log("steps", "step")
-    keys, first = np.unique(key, return_index=True)
-    return (keys, log("steps", "ts_decided_ns")[first]) if len(keys) else None
+    one = np.flatnonzero(log("steps", "lane") == log("steps", "lane").min()) if log.rows("steps") else np.empty(0, np.int64)
+    key = log("steps", "phase")[one] << 40 | log("steps", "step")[one]
+    order = np.argsort(key)
+    return (key[order], log("steps", "ts_decided_ns")[one[order]]) if len(one) else None
 
 
 def check_drain(log: Log, market: Market, index: np.ndarray) -> list[Check]:

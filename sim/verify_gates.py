@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sim.run_data import among
 from sim.verify_accounting import Grid, Walk, magnitude_bin
 from sim.verify_types import NULL, Check, Log
 
@@ -241,7 +242,7 @@ def _traded(log: Log, grid: Grid) -> np.ndarray:
 
 def _of_grid(log: Log, grid: Grid, table: str) -> np.ndarray:
     step = log(table, "step")
-    return np.flatnonzero((log(table, "phase") == grid.phase) & np.isin(log(table, "lane"), grid.lanes) & (step >= 0) & (step < grid.steps))
+    return np.flatnonzero((log(table, "phase") == grid.phase) & among(log(table, "lane"), grid.lanes) & (step >= 0) & (step < grid.steps))
 
 
 def _opened_step(log: Log, grid: Grid, booked: Walk) -> np.ndarray:
