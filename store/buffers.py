@@ -20,7 +20,6 @@ class RowBuffer:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.rows = 0
         self._schema = arrow_schema(table)
         self._names = frozenset(table.names)
         self._capacity = _START_ROWS
@@ -31,7 +30,12 @@ class RowBuffer:
         self._strings: dict[str, list[str | None]] = {name: [] for name, _ in self._texts}
         self._floats = [name for name, _, is_float, _ in self._numbers if is_float]
         self._required = [column.name for column in table.columns if not column.nullable]
-        self._single: list[Mapping[str, Any]] = []
+        # Rows in the columns, and rows given one by one that follow them: one attribute, so that an interrupt finds them in one place.
+        self._held: tuple[int, list[Mapping[str, Any]]] = (0, [])
+
+    @property
+    def rows(self) -> int:
+        return self._held[0] + len(self._held[1])
 
     def append(self, columns: Mapping[str, Any], lanes: int | None) -> None:
         """Check and copy rows in.
@@ -55,17 +59,15 @@ class RowBuffer:
             if row[name] is not None and not math.isfinite(row[name]):
                 self._refuse({name: [value] for name, value in row.items()}, name, 0, f"value {row[name]}: {_UNDEFINED}")
         if lanes is None or row["lane"] < lanes:
-            self._single.append(row)
-            self.rows += 1
+            self._held[1].append(row)
 
     def _settle(self) -> None:
         """Move the rows that were given one by one, which are the last ones, into the columns."""
-        if not self._single:
-            return
-        held = self._single
-        columns = {column.name: self._column(column, [row[column.name] for row in held]) for column in self.table.columns}
-        self._place(columns, self.rows - len(held), len(held))
-        self._single = []
+        placed, single = self._held
+        if single:
+            columns = {column.name: self._column(column, [row[column.name] for row in single]) for column in self.table.columns}
+            self._place(columns, placed, len(single))
+            self._held = (placed + len(single), [])
 
     def _column(self, column: Column, values: list[Any]) -> Any:
         if column.dtype == "str":
@@ -93,8 +95,9 @@ class RowBuffer:
                     name: values[kept] if isinstance(values, np.ndarray) else [values[i] for i in kept] for name, values in columns.items()
                 }
                 count = len(kept)
-        self._place(columns, self.rows, count)
-        self.rows += count
+        placed = self._held[0]
+        self._place(columns, placed, count)
+        self._held = (placed + count, [])
 
     def _place(self, columns: Mapping[str, Any], start: int, count: int) -> None:
         stop = start + count
@@ -140,8 +143,8 @@ class RowBuffer:
         capacity = self._capacity
         while capacity < rows:
             capacity *= 2
-        self._values = {name: np.concatenate([old, np.empty(capacity - len(old), old.dtype)]) for name, old in self._values.items()}
-        self._nulls = {name: np.concatenate([old, np.empty(capacity - len(old), bool)]) for name, old in self._nulls.items()}
+        self._values = {name: np.concatenate([old, np.empty(max(0, capacity - len(old)), old.dtype)]) for name, old in self._values.items()}
+        self._nulls = {name: np.concatenate([old, np.empty(max(0, capacity - len(old)), bool)]) for name, old in self._nulls.items()}
         self._capacity = capacity
 
     def rows_until(self, last_step: int, settled: int) -> int:
@@ -184,4 +187,4 @@ class RowBuffer:
                     values[:rest] = values[count : self.rows].copy()
         for texts in self._strings.values():
             del texts[:count]
-        self.rows = rest
+        self._held = (rest, [])

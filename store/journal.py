@@ -69,11 +69,18 @@ class Journal:
         self._streams: dict[str, _Stream] = {}
         self._writers: dict[str, Any] = {}
         self._commits = _Stream(self.folder / COMMITS)
-        self._committed: dict[str, int] = {}  # bytes of each stream, and of `commits`, that count
+        # Bytes of each stream, and of `commits`, that count, and the `what` of the last commit: one attribute, so that an interrupt
+        # finds both or neither.
+        self._committed: tuple[dict[str, int], object] = ({}, None)
         self._midway = False
 
-    def commit(self, batches: Mapping[str, pa.RecordBatch], steps: int, step: int) -> None:
-        """Append the batches, then the commit record that makes them count. Raises OSError; what was committed before stays committed."""
+    def commit(self, batches: Mapping[str, pa.RecordBatch], steps: int, step: int, what: object) -> None:
+        """Append the batches, then the commit record that makes them count. Raises OSError; what was committed before stays committed.
+
+        `what` names the commit: done again after an interrupt, it changes nothing when it had been whole.
+        """
+        if self._committed[1] is what:
+            return
         if self._midway:
             self._undo()
         self._midway = True
@@ -85,19 +92,21 @@ class Journal:
         marks = {name: [stream.length, stream.checksum] for name, stream in sorted(self._streams.items())}
         record = canonical_json({"steps": steps, "step": step, "tables": marks})
         self._commits.write(b"%08x %s\n" % (zlib.crc32(record), record))
+        lengths = {name: stream.length for name, stream in self._streams.items()} | {COMMITS: self._commits.length}
+        self._committed = (lengths, what)
         for stream in self._streams.values():
             stream.checksum = 0
-        self._committed = {name: stream.length for name, stream in self._streams.items()} | {COMMITS: self._commits.length}
         self._midway = False
 
     def _undo(self) -> None:
         """Cut every file back to what is committed."""
+        lengths, _ = self._committed
         for name, stream in list(self._streams.items()):
-            stream.cut(self._committed.get(name, 0))
+            stream.cut(lengths.get(name, 0))
             if not stream.length:  # its schema may be half written
                 del self._streams[name]
                 stream.close()
-        self._commits.cut(self._committed.get(COMMITS, 0))
+        self._commits.cut(lengths.get(COMMITS, 0))
 
     def close(self) -> None:
         """Close the files. The streams get no end mark: the commits say where they end."""

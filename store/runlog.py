@@ -239,11 +239,12 @@ class RunLog:
     def commit(self) -> None:
         """Flush the ended steps to the journal now: after this a `kill -9` does not lose them."""
         self._check_open()
-        steps, step, ended = self._mark
+        mark = self._mark
+        steps, step, ended = mark
         if steps > self._committed or any(ended.values()):
             try:
                 batches = {name: self._buffers[name].batch(count) for name, count in ended.items() if count}
-                self._journal.commit(batches, steps, step)
+                self._journal.commit(batches, steps, step, mark)
             except OSError as error:
                 self._fail(error)
             except Exception as error:
