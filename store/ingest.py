@@ -45,7 +45,8 @@ from store.market_schema import (
 from store.quality import COUNTERS, CURSOR, InstrumentQuality, add_batch, report
 
 PART_ROWS = ROW_GROUP_ROWS
-"""A part is written once this many rows of one instrument and date have come together (it may hold up to one batch more). Larger parts cost memory: three are alive at a time."""
+"""A part is written once this many rows of one instrument and date have come together (it may hold up to one batch more). Three parts
+are in memory at a time."""
 BUFFER_BYTES = 192 << 20
 """What may wait in memory over all instruments; beyond it the largest are written early."""
 HASH_FIRST_BYTES = 32 << 20

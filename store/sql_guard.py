@@ -103,7 +103,9 @@ def explain_error(connection: "duckdb.DuckDBPyConnection", sql: str, message: st
     if match := re.search(r"Table with name \"?(.+?)\"? does not exist", message):
         asked = match[1]
         names = sorted(views)
-        close = difflib.get_close_matches(asked, names, 3, 0.5) or [name for name in names if name.split(".")[-1] == asked.split(".")[-1]]
+        tail = asked.split(".")[-1]  # DuckDB leaves the schema away in some messages
+        begins = [name for name in names if name.split(".")[-1].startswith(tail)]
+        close = (begins or difflib.get_close_matches(asked, names, 3, 0.5))[:3]
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         absent = [option for option, view in (("--store", "market.quality"), ("--runs", "runs")) if view not in views]
         other = f" (without {absent[0]} only these)" if absent else ""

@@ -227,9 +227,10 @@ def test_every_form_of_reading_is_accepted(place, sql):
     [
         (
             "from turn",
-            r"no table or view turn; did you mean turns or runs\? There are: dotted, market\.mbp_10, market\.ohlcv_1m, market\.quality, ",
+            r"no table or view turn; did you mean turns\? There are: dotted, market\.mbp_10, market\.ohlcv_1m, market\.quality, ",
         ),
         ("from market.mbp10", r"no table or view .*mbp10; did you mean market\.mbp_10\?"),
+        ("from market.mbp", r"no table or view .*mbp; did you mean market\.mbp_10\?"),
         ("from mbp_10", r"did you mean market\.mbp_10\?"),
         ("select x.lane from turns", r'Referenced table "x" not found! Candidate tables: "turns"'),
         ("select picked.share from dotted", r'a name with a dot stands in double quotes: "picked\.share"'),
