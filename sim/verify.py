@@ -29,6 +29,7 @@ from sim.verify_accounting import (
 )
 from sim.verify_fills import check_drain, check_fills, check_marks, check_standing, check_times, fill_events, raw_price
 from sim.verify_gates import check_actual, check_ends, check_gates, check_sentinels, check_trail
+from sim.verify_hashes import check_build
 from sim.verify_market import BAR_COLUMNS, Market, book_columns, market_of
 from sim.verify_terms import ContractTerms, terms_for
 from sim.verify_types import COMPUTATIONS, FAILED, OK, Check, Key, Log, Verdict, failed, skipped, where
@@ -80,6 +81,7 @@ def verify(run_dir: str | Path, store: str | Path | None, head: str | None = Non
     elif run.has("fills"):
         market, data_checks = read_market(run.terms, store)
         checks += data_checks
+    checks += check_build(run.manifest["identity"])
     verdict = verify_tables(run, market, Path(run_dir).name, tolerance_usd_micros, checks)
     return Verdict(**{**verdict.__dict__, "head": read_run(run_dir).head})
 

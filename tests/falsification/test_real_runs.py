@@ -98,6 +98,19 @@ def test_a_multiplier_of_1_in_the_registry_itself_is_found(store, tmp_path):
     assert verdict.totals["a"] == verdict.totals["d"] != verdict.totals["e"]
 
 
+@pytest.mark.parametrize(("path", "check"), [(("data", "schema_hash"), "schema_hash"), (("layout_fingerprint",), "layout_fingerprint")])
+def test_a_manifest_that_claims_another_schema_than_its_build_has_is_found(store, tmp_path, path, check):
+    result = replayed(store, tmp_path, lanes=1, minutes=1)
+    assert {c.name for c in verify(result.run_dir, store, result.head).checks if c.status != "ok"} == set()
+    manifest = json.loads((result.run_dir / "manifest.json").read_text())
+    place = manifest["identity"]
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = "0" * 64
+    (result.run_dir / "manifest.json").write_text(json.dumps(manifest))
+    assert {"chain", check} <= {c.name for c in verify(result.run_dir, store, result.head).failed}
+
+
 # --- kill -9 ---
 
 
