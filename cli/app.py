@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli import doctor, ingest, policy, replay, seal, sql, store, synth, verify
+from cli import doctor, features, ingest, policy, replay, seal, sql, store, synth, verify
 from cli.output import say
 from lob.errors import TapeproofError
 
@@ -69,5 +69,5 @@ def house(
     """
 
 
-for module in (synth, ingest, store, replay, verify, sql, seal, policy, doctor):
+for module in (synth, ingest, store, replay, verify, sql, seal, policy, features, doctor):
     module.register(app)

@@ -44,6 +44,8 @@ def replay(
     latency: Annotated[str, typer.Option(help="From a decision to the exchange, like 1ms.")] = "0ms",
     slippage_ticks: Annotated[int, typer.Option(help="Bars only: how far from a bar's price an order fills.")] = 1,
     step_limit: Annotated[int | None, _option("End after this many decisions.")] = None,
+    fit_start: Annotated[str | None, _option("Fit the features' normalisation on a range that ends before the window.")] = None,
+    fit_end: Annotated[str | None, _option("End of the range of --fit-start.")] = None,
     level: Annotated[str, typer.Option(help="What is logged: full, sampled:N (steps and orders of N lanes), fills.")] = "full",
     segment_steps: Annotated[int, typer.Option(help="Steps that are sealed together.")] = 1024,
     threads: Annotated[int, typer.Option(help="Threads that step the lanes; they change no byte of the log.")] = 1,
@@ -81,6 +83,8 @@ def replay(
         "latency_ns": duration_ns("--latency", latency),
         "slippage_ticks": slippage_ticks,
         "step_limit": step_limit,
+        "fit_start_ns": time_ns("--fit-start", fit_start) if fit_start else None,
+        "fit_end_ns": time_ns("--fit-end", fit_end) if fit_end else None,
     }
     env = {
         "capital_usd_micros": usd_micros("--capital", capital),

@@ -13,7 +13,8 @@ import pytest
 REPO = Path(__file__).resolve().parent.parent
 GROUPS = {("policy",), ("store",)}
 COMMANDS = {
-    ("doctor",), ("ingest",), ("policy", "init"), ("seal",), ("sql",), ("store", "ls"), ("store", "quality"), ("synth",), ("verify",),
+    ("doctor",),
+    ("features",), ("ingest",), ("policy", "init"), ("seal",), ("sql",), ("store", "ls"), ("store", "quality"), ("synth",), ("verify",),
 }  # fmt: skip
 HEAVY = ("torch", "numba", "duckdb", "pyarrow", "pydantic", "numpy", "zstandard", "rich")
 
@@ -99,6 +100,38 @@ try:
 finally:
     print([name for name in {heavy} if name in sys.modules], file=sys.stderr)
 """
+
+
+def test_the_defaults_that_replays_help_states_are_the_configs():
+    import re
+
+    from cuda_env.config import EnvConfig
+    from sim.config import LogConfig
+
+    options = {parameter.opts[0]: parameter for parameter in commands()["replay",].params}
+
+    def stated(option: str) -> int:
+        match = re.search(r"\[default: (\d+)\]", options[option].help)
+        assert match, options[option].help
+        return int(match[1])
+
+    env = EnvConfig()
+    assert stated("--capital") * 10**6 == env.capital_usd_micros
+    assert stated("--max-lots") == env.max_lots
+    assert stated("--trail-ticks") == env.trail_ticks
+    assert stated("--plan-lock-steps") == env.plan_lock_steps
+    assert stated("--reward-scale") * 10**6 == env.reward_scale_usd_micros
+    assert options["--segment-steps"].default == LogConfig().segment_steps
+    assert options["--level"].default == LogConfig().level
+
+
+def test_features_lists_every_slot_of_the_layout():
+    from lob.layout import OFFSET, layout_fingerprint
+
+    found = document(sim("features", "--json"))
+    assert found["fingerprint"] == layout_fingerprint()
+    assert {slot["name"]: slot["slot"] for slot in found["slots"]} == OFFSET
+    assert "imbalance_10" in sim("features").stdout
 
 
 def test_help_imports_nothing_heavy():

@@ -163,6 +163,21 @@ def test_everything_that_was_stated_is_in_the_runs_config(market):
     assert sim("verify", run["run"], "--store", "S", cwd=market).returncode == 0
 
 
+def test_a_fit_range_before_the_window_is_used_and_logged_and_one_inside_it_is_refused(market, capfd, monkeypatch):
+    monkeypatch.chdir(market)
+    options = ("--clock", "1m", "--policy", "momentum", "--fit-start", "2024-03-05T10:00Z", "--json")
+    done = here(capfd, "replay", *WINDOW, *options, "--fit-end", "2024-03-05T14:00Z")
+    assert done.returncode == 0, done.stderr
+    run = document(done)["run"]
+    assert "fitted on 2024-03-05T10:00" in (market / run / "manifest.json").read_text()
+    assert here(capfd, "verify", run, "--store", "S").returncode == 0
+    again = here(capfd, "replay", *WINDOW, *options, "--fit-end", "2024-03-05T14:00Z", "--rebuild-features")
+    assert document(again)["head"] == document(done)["head"]
+    ahead = here(capfd, "replay", *WINDOW, *options, "--fit-end", "2024-03-05T15:00Z")
+    assert (ahead.returncode, ahead.stdout) == (2, "")
+    assert "look ahead" in ahead.stderr
+
+
 def test_a_time_without_a_zone_is_utc_and_said_so_on_stderr(market, played):
     bare = [word.removesuffix("Z") if word.startswith("2024") else word for word in WINDOW]
     done = sim("replay", *bare, *RANDOM, "--json", cwd=market)
