@@ -126,7 +126,8 @@ def _normaliser(store: Path, config: RunConfig, instrument: Instrument, window: 
 
 def _parameters(config: RunConfig, data_hash: str, normaliser: Normaliser) -> dict[str, Any]:
     """What the features of a run depend on, sources aside: the cache's key. Floats may differ between instruction sets and builds."""
-    import numba
+    from importlib.metadata import version
+
     import numpy as np
 
     tape = config.tape
@@ -143,7 +144,7 @@ def _parameters(config: RunConfig, data_hash: str, normaliser: Normaliser) -> di
         "step_limit": tape.step_limit,
         "slippage_ticks": tape.slippage_ticks if tape.market_schema.startswith("ohlcv") else None,
         "normaliser": normaliser.fingerprint,
-        "build": f"{platform.machine()} numpy {np.__version__} numba {numba.__version__}",
+        "build": f"{platform.machine()} numpy {np.__version__} numba {version('numba')}",
     }
 
 

@@ -14,7 +14,7 @@ REPO = Path(__file__).resolve().parent.parent
 GROUPS = {("policy",), ("store",)}
 COMMANDS = {
     ("doctor",),
-    ("features",), ("ingest",), ("policy", "init"), ("seal",), ("sql",), ("store", "ls"), ("store", "quality"), ("synth",), ("verify",),
+    ("features",), ("ingest",), ("policy", "init"), ("replay",), ("seal",), ("sql",), ("store", "ls"), ("store", "quality"), ("synth",), ("verify",),
 }  # fmt: skip
 HEAVY = ("torch", "numba", "duckdb", "pyarrow", "pydantic", "numpy", "zstandard", "rich")
 
