@@ -12,10 +12,9 @@ import pytest
 
 REPO = Path(__file__).resolve().parent.parent
 GROUPS = {("policy",), ("store",)}
-COMMANDS = {
-    ("doctor",),
-    ("features",), ("ingest",), ("policy", "init"), ("replay",), ("seal",), ("sql",), ("store", "ls"), ("store", "quality"), ("synth",), ("verify",),
-}  # fmt: skip
+COMMANDS = {tuple(words.split()) for words in (
+    "doctor", "features", "ingest", "policy init", "replay", "seal", "sql", "store ls", "store quality", "synth", "verify",
+)}  # fmt: skip
 HEAVY = ("torch", "numba", "duckdb", "pyarrow", "pydantic", "numpy", "zstandard", "rich")
 
 
