@@ -2,8 +2,8 @@
 
     python -m benchmarks.bench_verify [--events 200000] [--minutes 60]
 
-Random picks (most steps trade: the most rows there can be) over a synthetic ES day, three shapes of run. Each verdict must be `VERIFIED` with
-all five computations equal before a time is printed. The run's time is its loop, log and summary (`ReplayResult.elapsed_s`): market
+Random picks (most steps trade: the most rows there can be) over a synthetic ES day, three shapes of run. Each verdict must be `VERIFIED`
+with all five computations equal before a time is printed. The run's time is its loop, log and summary (`ReplayResult.elapsed_s`): market
 loading and compilation, which verify has its own share of, are left out of the run's side and not of verify's.
 """
 

@@ -16,7 +16,8 @@ Written by `python -m docs.generate` from the declarations (`cuda_env/tables.py`
 
 - A step's rows are appended, then committed together by one record in the journal; `kill -9` loses at most what came after the last commit.
 - Every `segment_steps` steps all tables seal together into Parquet parts whose bytes depend on their content alone, and one line of
-  `chain.jsonl` links them: `H_k = SHA-256(H_(k-1) + the line)`, from `H_0` over config, seeds, data, schema and code. The last line covers the summary.
+  `chain.jsonl` links them: `H_k = SHA-256(H_(k-1) + the line)`, from `H_0` over config, seeds, data, schema and code.
+  The last line covers the summary.
 - Readers take parts from the chain, then the committed journal: a file that the chain does not name is not part of the log.
 - `sim verify RUN` recomputes all of it; `--head HASH` tells a chain that was rewritten whole from the original. `sim seal RUN` closes a
   broken-off run.
