@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lob.errors import DamagedLog, TapeproofError
 from sim import verify_sql as sql
 from sim.run_data import PHASES, RunData, RunTerms, distinct, load
@@ -28,6 +30,7 @@ from sim.verify_accounting import (
     walk_fills,
 )
 from sim.verify_fills import check_drain, check_fills, check_marks, check_standing, check_times, fill_events, raw_price
+from sim.verify_floor import check_floor, resting_stops
 from sim.verify_gates import check_actual, check_ends, check_gates, check_sentinels, check_trail
 from sim.verify_hashes import check_build
 from sim.verify_market import BAR_COLUMNS, Market, book_columns, market_of
@@ -225,10 +228,14 @@ def _compute(
         reasons["e"] = "no market data to look at"
         return phase_a
     index = fill_events(log, market)
-    checks += check_fills(log, market, index) + check_standing(log, market, index) + check_drain(log, market, index)
+    told = terms.level == "full" and log.has("orders") and bool(rectangles)
+    stop_orders = np.sort(np.concatenate([resting_stops(log, grid).order_id for grid in rectangles])) if told else None
+    checks += check_fills(log, market, index) + check_standing(log, market, index, stop_orders) + check_drain(log, market, index)
     if log.has("steps"):
         for grid in rectangles:
             checks += check_marks(log, grid, market)
+            if told:
+                checks += check_floor(log, grid, booked, market, index)
     price, _ = raw_price(log, market, index)
     rewalked = booked if (price == log("fills", "price_ticks")).all() else walk_fills(log, price)
     raw = {key: (flow, lots * terms.fee_usd_micros) for key, (flow, lots) in sql.raw_flows(connection, price).items()}

@@ -265,7 +265,7 @@ def check_excursions(log: Log, grid: Grid, booked: Walk) -> list[Check]:
     opened, closed = booked.opened_step[fill], step[rows]
     marks = grid.matrix(log, "mark_mid2_ticks")[:, 0]  # the same for every lane
     held = (opened >= 0) & (opened < closed)
-    high, low = _range_extremes(marks, np.where(held, opened, 0), np.where(held, closed, 1))
+    high, low = range_extremes(marks, np.where(held, opened, 0), np.where(held, closed, 1))
     half = log.terms.tick_value_usd_micros // 2
     values = [(side[rows] * lots[rows] * mid2 - 2 * cost[rows]) * half for mid2 in (high, low)]
     best = np.where(held, np.maximum(0, np.maximum(*values)), 0)
@@ -276,7 +276,7 @@ def check_excursions(log: Log, grid: Grid, booked: Walk) -> list[Check]:
     ]
 
 
-def _range_extremes(values: np.ndarray, start: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def range_extremes(values: np.ndarray, start: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(greatest, least) of values[start:stop] for every pair, from tables of powers of two."""
     high, low = [values], [values]
     while 2 ** len(high) <= len(values):

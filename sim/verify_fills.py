@@ -3,6 +3,7 @@
 import numpy as np
 
 from lob.actions import FillReason
+from sim.run_data import among
 from sim.verify_accounting import Grid
 from sim.verify_market import Market
 from sim.verify_types import Check, Log, failed, skipped
@@ -129,18 +130,19 @@ def _running(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
     return total - np.maximum.accumulate(base) if len(values) else total
 
 
-def check_standing(log: Log, market: Market, index: np.ndarray) -> list[Check]:
-    """The row is the one standing at the order's arrival, or the next tradable one; stops at the floor and the drain fill at their row."""
+def check_standing(log: Log, market: Market, index: np.ndarray, stop_orders: np.ndarray | None) -> list[Check]:
+    """The row is the one standing at the order's arrival, or the next tradable one; stops at the floor and the drain fill at their row.
+
+    `stop_orders`: ids of the resting stops, ascending; None where the log keeps no steps to tell them by.
+    """
     reason, submitted, filled = (log("fills", name) for name in ("reason", "ts_submitted_ns", "ts_filled_ns"))
     chosen = np.flatnonzero((index >= 0) & ((reason == CROSSED) | (reason == STOP)))
     swept = np.flatnonzero((index >= 0) & (reason == FLOOR))
     # An order sent because of an earlier breach carries reason floor too, but was sent at the decision: it arrives after the latency.
-    decided = _decision_times(log)
-    resting = filled[swept] == (market.ts_event[index[swept]] if len(market.key) else 0)  # all that can be said without steps
-    if decided is not None:
-        key = log("fills", "phase")[swept] << 40 | log("fills", "step")[swept]
-        at = np.minimum(np.searchsorted(decided[0], key), len(decided[0]) - 1)
-        resting = ~((decided[0][at] == key) & (decided[1][at] == submitted[swept]))
+    # Without the steps all that can be said is that a stop fills at the time of its row.
+    resting = filled[swept] == (market.ts_event[index[swept]] if len(market.key) else 0)
+    if stop_orders is not None:
+        resting = among(log("fills", "order_id")[swept], stop_orders)
     chosen = np.sort(np.append(chosen, swept[~resting]))
     arrival = submitted[chosen] + log.terms.latency_ns
     expected = np.where(index[chosen] >= 0, meets(market, arrival), -1)

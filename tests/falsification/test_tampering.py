@@ -209,3 +209,18 @@ def test_a_floor_that_was_not_kept_is_found(tmp_path):
     data.manifest["identity"]["config"]["env"]["floor_usd_micros"] = int(run.terms.floor * 10**6)
     record(data, tmp_path / "run")
     assert "floor_triggered" in judged(tmp_path / "run", store)["gate_floor_triggered"][0]
+
+
+def test_a_stop_that_fills_later_than_the_first_row_at_the_floor_is_found(tmp_path, monkeypatch):
+    from tests.oracle import lane
+
+    run = next(r for r in (random_run(seed, rows=300, lanes=4) for seed in range(50)) if any(row["reason"] == 4 for row in r.table("fills")))
+    honest = lane._floor_scan
+
+    def late(account, tape, terms, key, start, stop):
+        honest(account, tape, replace(terms, floor=terms.floor - 4 * terms.tick_value), key, start, stop)
+
+    monkeypatch.setattr(lane, "_floor_scan", late)
+    data, store = simulated(run, tmp_path)
+    record(data, tmp_path / "run")
+    assert {"floor_stop", "floor_first_row"} & set(judged(tmp_path / "run", store))
