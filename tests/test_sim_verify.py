@@ -17,7 +17,7 @@ from sim.verify_terms import TERMS, root_of, terms_for
 from sim.verify_types import render
 from tests.oracle.as_run import market, run_data, with_summary
 from tests.oracle.lane import micros
-from tests.oracle.simulate import DAY, random_run, short_sessions
+from tests.oracle.simulate import DAY, random_bar_run, random_run, short_sessions
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -27,6 +27,14 @@ def test_the_five_computations_agree_on_random_runs_to_the_micro_dollar(seed):
     assert verdict.ok, render(verdict)
     expected = sum(micros(account.cash - oracle.terms.capital) for account in oracle.accounts)
     assert verdict.totals == dict.fromkeys("abcde", expected)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_five_computations_agree_on_random_runs_over_bars(seed):
+    oracle = random_bar_run(seed, sessions=short_sessions(DAY, 5, 1200, 300) if seed % 2 else None)
+    verdict = verify_tables(run_data(oracle), market(oracle))
+    assert verdict.ok, render(verdict)
+    assert verdict.totals == dict.fromkeys("abcde", sum(micros(account.cash - oracle.terms.capital) for account in oracle.accounts))
 
 
 def test_verify_and_the_oracle_import_nothing_of_the_environment():

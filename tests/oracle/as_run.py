@@ -42,6 +42,8 @@ def with_summary(data: RunData) -> RunData:
 
 def columns_of(run: OracleRun) -> SimpleNamespace:
     """What `store.market_read.read_columns` gives for the run's rows: nulls as masks over zeros."""
+    if run.bars:
+        return _bar_columns(run)
     records = record_array(run.rows)
     arrays = {name: records[name].copy() for name in records.dtype.names or () if name != "length"}
     undefined = {}
@@ -57,10 +59,26 @@ def columns_of(run: OracleRun) -> SimpleNamespace:
     )
 
 
+def _bar_columns(run: OracleRun) -> SimpleNamespace:
+    assert run.bars is not None
+    n = len(run.bars)
+    arrays = {"ts_event": np.array([bar.start for bar in run.bars]), "volume": np.ones(n, np.uint64)}
+    undefined = {}
+    for i, name in enumerate(("open", "low", "high", "close")):
+        arrays[name] = np.array([bar.prices[i] for bar in run.bars])
+        undefined[name] = arrays[name] == UNDEFINED
+        arrays[name][undefined[name]] = 0
+    return SimpleNamespace(
+        arrays=arrays, undefined=undefined, source=np.zeros(n, np.int32), row=np.arange(n), sources=("0" * 64,), data_hash=""
+    )
+
+
 def sessions_of(run: OracleRun) -> SimpleNamespace:
     table = np.array(run.sessions, dtype=np.int64)
     return SimpleNamespace(trade_date=table[:, 0], open_ns=table[:, 1], close_ns=table[:, 2])
 
 
 def market(run: OracleRun) -> Market:
-    return market_of(columns_of(run), "mbp-10", int(run.root.tick * E9), 1, sessions_of(run), ("0" * 64,))
+    return market_of(
+        columns_of(run), "ohlcv-1m" if run.bars else "mbp-10", int(run.root.tick * E9), run.slippage, sessions_of(run), ("0" * 64,)
+    )

@@ -104,6 +104,34 @@ def events(rows: Iterable[Row], tick: Fraction, sessions: Sequence[tuple[int, in
 
 
 @dataclass(frozen=True)
+class Bar:
+    row: int
+    start: int
+    prices: tuple[int, int, int, int]  # open, low, high, close in 1e-9; UNDEFINED where there is none
+
+
+ROOM = 10**9
+"""Lots that a bar's event shows: room for any size."""
+
+
+def bar_events(bars: Iterable[Bar], length: int, tick: Fraction, slippage: int, sessions: Sequence[tuple[int, int, int]]) -> list[Event]:
+    """Four events a bar. The open stands at the bar's start, the others at its end, by when all are received (docs/step.md, "Bars")."""
+    out: list[Event] = []
+    for bar in bars:
+        session = session_at(sessions, bar.start)
+        prices = [_in_ticks(price, tick) for price in bar.prices]
+        first, low, high, last = prices
+        usable = session >= 0 and UNDEFINED not in bar.prices and all(price.denominator == 1 for price in prices)
+        usable = usable and low <= min(first, last) and high >= max(first, last)
+        for level, price in enumerate(prices):
+            ticks = int(price)
+            ts = bar.start if level == 0 else bar.start + length
+            book = (((ticks - slippage, ROOM),), ((ticks + slippage, ROOM),))
+            out.append(Event(0, bar.row, ts, bar.start + length, True, usable, session, *book, level=level))
+    return out
+
+
+@dataclass(frozen=True)
 class Decision:
     """One decision (or the drain): indices into the events, times in ns."""
 
@@ -127,6 +155,8 @@ def last_tradable(tape: Sequence[Event], index: int) -> int:
 
 def meets(tape: Sequence[Event], sessions: Sequence[tuple[int, int, int]], arrival: int) -> int:
     """The event that an order arriving then meets: the standing book if tradable in that session, else the next tradable; -1 none."""
+    if tape[0].level >= 0:  # bars: the open of the first bar that begins at or after the arrival
+        return next((i for i, event in enumerate(tape) if event.tradable and event.level == 0 and event.ts_event >= arrival), -1)
     standing = bisect_right(tape, arrival, key=lambda event: event.ts_event) - 1
     while standing >= 0 and not tape[standing].trusted:
         standing -= 1
@@ -140,7 +170,7 @@ def drain_event(tape: Sequence[Event], end: int, max_lots: int) -> int:
     last = bisect_left(tape, end, key=lambda event: event.ts_recv) - 1
     for i in range(last, -1, -1):
         shown = min(sum(lots for _, lots in tape[i].bids), sum(lots for _, lots in tape[i].asks))
-        if tape[i].tradable and shown >= max_lots:
+        if tape[i].tradable and shown >= max_lots and tape[i].level in (-1, 3):
             return i
     return -1
 

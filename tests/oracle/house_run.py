@@ -9,7 +9,7 @@ from lob.layout import STATE_DIM
 from lob.picks import Picks
 from lob.schedule import schedule
 from lob.tape import Schedule
-from lob.tape_build import book_tape
+from lob.tape_build import bar_tape, book_tape
 from tests.oracle.as_run import columns_of, sessions_of
 from tests.oracle.lane import Pick, micros
 from tests.oracle.simulate import OracleRun
@@ -37,7 +37,8 @@ def config_of(run: OracleRun) -> EnvConfig:
 
 def house_schedule(run: OracleRun) -> tuple:
     columns = columns_of(run)
-    tape = book_tape(columns.arrays, columns.undefined, columns.source, columns.row, columns.sources, instrument_of(run), sessions_of(run))
+    rows = (columns.arrays, columns.undefined, columns.source, columns.row, columns.sources, instrument_of(run))
+    tape = bar_tape(*rows, "ohlcv-1m", sessions_of(run), run.slippage) if run.bars else book_tape(*rows, sessions_of(run))
     return tape, schedule(tape, run.clock, run.start, run.end, run.latency, run.terms.max_lots)
 
 

@@ -1,13 +1,13 @@
 """Small random markets and complete runs over them, made by the oracle alone: the source of test runs that no production code wrote."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 
-from tests.oracle.events import E9, F_LAST, UNDEFINED, Decision, Event, Row, events, schedule
+from tests.oracle.events import E9, F_LAST, UNDEFINED, Bar, Decision, Event, Row, bar_events, events, schedule
 from tests.oracle.lane import Account, Pick, Terms, micros, play
 
 SECOND = 10**9
@@ -116,6 +116,8 @@ class OracleRun:
     clock: str
     start: int
     end: int
+    bars: list[Bar] | None = None  # then `rows` is empty
+    slippage: int = 1
 
     def table(self, name: str) -> list[dict]:
         """All lanes' rows of one table in key order (phase, step, lane, id)."""
@@ -181,6 +183,48 @@ def random_run(
     return OracleRun(root, terms, market, open_hours, tape, decisions, accounts, picks, latency, f"{clock_ms}ms", DAY, end)
 
 
+MINUTE = 60 * SECOND
+
+
+def random_bars(root: Root, count: int, rng: random.Random, start: int = DAY) -> list[Bar]:
+    """`count` one-minute bars of a random walk, with gaps, an undefined price, one off the tick and inconsistent ones among them."""
+    tick = int(root.tick * E9)
+    price, out, ts = root.start_ticks, [], start
+    for i in range(count):
+        ts += MINUTE * (1 if rng.random() < 0.9 else rng.randrange(2, 5))
+        first = price + rng.randrange(-3, 4)
+        last = first + rng.randrange(-6, 7)
+        low, high = min(first, last) - rng.randrange(0, 5), max(first, last) + rng.randrange(0, 5)
+        price = last
+        prices = [first * tick, low * tick, high * tick, last * tick]
+        if 2 < i < count - 1 and rng.random() < 0.05:
+            kind = rng.randrange(3)
+            if kind == 0:
+                prices[2] = UNDEFINED
+            elif kind == 1:
+                prices[0] += 1
+            else:
+                prices[1] = prices[2] + tick
+        out.append(Bar(i, ts, tuple(prices)))  # type: ignore[arg-type]
+    return out
+
+
+def random_bar_run(seed: int, bars: int = 60, lanes: int = 3, sessions: list[tuple[int, int, int]] | None = None) -> OracleRun:
+    """A run over random one-minute bars, decided at each bar's end."""
+    rng = random.Random(seed)
+    root = rng.choice(ROOTS)
+    market = random_bars(root, bars, rng)
+    terms = replace(random_terms(root, rng), bars=True)
+    latency, slippage = rng.choice((0, 1_000_000, 90 * SECOND)), rng.choice((1, 2))
+    open_hours = sessions or one_session(DAY)
+    tape = bar_events(market, MINUTE, root.tick, slippage, open_hours)
+    end = tape[-1].ts_recv + 1
+    decisions = schedule(tape, open_hours, [bar.start + MINUTE for bar in market], end, latency, terms.max_lots)
+    picks = [random_picks(len(decisions), rng) for _ in range(lanes)]
+    accounts = [play(lane, tape, decisions, terms, picks[lane]) for lane in range(lanes)]
+    return OracleRun(root, terms, [], open_hours, tape, decisions, accounts, picks, latency, "bar", DAY, end, market, slippage)
+
+
 def manifest_of(run: OracleRun) -> dict:
     """The manifest's parts that summary and verify read (docs/contracts.md)."""
     root, terms = run.root, run.terms
@@ -193,9 +237,10 @@ def manifest_of(run: OracleRun) -> dict:
         "symbol": root.symbol, "root": root.symbol[:-2], "tick": str(root.tick), "multiplier": str(root.multiplier), "currency": "USD",
         "calendar": "always", "fee_usd_micros": micros(root.fee), "margin_usd_micros": micros(root.margin),
     }  # fmt: skip
+    schema = "ohlcv-1m" if run.bars else "mbp-10"
     tape = {
-        "market_schema": "mbp-10", "clock": run.clock, "start_ns": run.start, "end_ns": run.end, "latency_ns": run.latency,
-        "slippage_ticks": 1, "step_limit": None,
+        "market_schema": schema, "clock": run.clock, "start_ns": run.start, "end_ns": run.end, "latency_ns": run.latency,
+        "slippage_ticks": run.slippage, "step_limit": None,
     }  # fmt: skip
     config = {"phase": "replay", "lanes": len(run.accounts), "seed": 0, "instrument": instrument, "tape": tape, "env": env}
     return {"log": {"level": "full"}, "identity": {"config": config, "data": {"sources": ["0" * 64]}}}
