@@ -214,7 +214,8 @@ def test_a_floor_that_was_not_kept_is_found(tmp_path):
 def test_a_stop_that_fills_later_than_the_first_row_at_the_floor_is_found(tmp_path, monkeypatch):
     from tests.oracle import lane
 
-    run = next(r for r in (random_run(seed, rows=300, lanes=4) for seed in range(50)) if any(row["reason"] == 4 for row in r.table("fills")))
+    runs = (random_run(seed, rows=300, lanes=4) for seed in range(50))
+    run = next(run for run in runs if any(row["reason"] == 4 for row in run.table("fills")))
     honest = lane._floor_scan
 
     def late(account, tape, terms, key, start, stop):
