@@ -1,7 +1,8 @@
 """The environment's columns of the `diag` table: integer sums over lanes of one step, so that no order of lanes or threads can change them.
 
-A step writes a few words per lane. Counts are packed, eight bits each, into words that are summed over chunks of at most 64 lanes and
-then unpacked; amounts have a word each.
+A step adds each lane to a few words. Counts are packed, eight bits each, into words that hold the sum of at most 64 lanes and are then
+unpacked; amounts have a word each. On the CPU the 64 lanes of a chunk, which one thread plays, add to one place; on CUDA every lane has a
+place of its own and a second kernel sums them.
 """
 
 from typing import NamedTuple
@@ -12,8 +13,10 @@ from cuda_env import state as s
 from lob.actions import Direction, EndReason, Magnitude, OrderKind, Phase, Urgency, names
 from lob.jit import scalar
 from lob.tables import Column
+from lob.units import PPM
 
-CHUNK = 64
+CHUNK_SHIFT = 6
+CHUNK = 1 << CHUNK_SHIFT
 """Lanes whose packed counts are summed before they are unpacked: no count of a chunk exceeds eight bits."""
 BITS = 8
 MASK63 = 2**63 - 1
@@ -22,6 +25,8 @@ SESSION_CLOSE, CAPITAL_FLOOR, NOT_PLAYED = int(EndReason.SESSION_CLOSE), int(End
 
 PICKED, PICKED_HOW, ACTUAL, GATES, ENDS, EVENTS, REALIZED, FEES, EQUITY, UNREALIZED, REWARD, LOTS, CHECKSUM = range(13)
 WORD_COUNT = 13
+ROW = 16
+"""Words of a place, rounded up to whole cache lines."""
 EVENT_BITS = 20
 LOTS_BITS = 32
 
@@ -58,7 +63,7 @@ LEAVES = (
     *_counts("actual.direction", Direction, ACTUAL, 0, "that physics left at"),
     *_counts("actual.magnitude", Magnitude, ACTUAL, 4, "that physics left at"),
     _count("gate.plan_lock", GATES, 0, "lanes whose direction the plan lock turned to hold"),
-    _count("gate.variance_scale", GATES, 1, "lanes whose lots the variance scale lowered"),
+    _count("gate.variance_scale", GATES, 1, "lanes sized by a variance scale below one"),
     _count("gate.margin_cap", GATES, 2, "lanes whose lots the margin cap lowered"),
     _count("gate.kelly_cap", GATES, 3, "lanes whose lots the Kelly cap lowered further"),
     _count("gate.trail_stop", GATES, 4, "lanes that the trail stop closed"),
@@ -78,7 +83,12 @@ LEAVES = (
     _amount("trading.reward_raw_usd_micros", REWARD, "change of equity in this step"),
     Leaf(Column("trading.long_lots", "int64", "lots", "lots held long after the step"), LOTS, 0, LOTS_BITS),
     Leaf(Column("trading.short_lots", "int64", "lots", "lots held short after the step"), LOTS, LOTS_BITS, LOTS_BITS),
-    Leaf(Column("checksum.accounts", "int64", "1", "of cash, cost, position, trail and counters, modulo 2^63"), CHECKSUM, 0, 64),
+    Leaf(
+        Column("checksum.accounts", "int64", "1", "of cash, cost, position, trail, fees and fills, modulo 2^63"),
+        CHECKSUM,
+        0,
+        64,
+    ),
 )
 """The summed columns, in the order of the totals vector."""
 
@@ -115,119 +125,107 @@ def checksum_word(lane, state):
     mixed = (
         state[s.CASH, lane] * 1_000_003
         + state[s.COST, lane] * 7_368_787
-        + state[s.POSITION, lane] * 15_485_863
-        + state[s.TRAIL, lane] * 32_452_843
-        + state[s.OPEN_FEE, lane] * 49_979_687
-        + state[s.ORDER_COUNT, lane] * 67_867_967
-        + state[s.FILL_COUNT, lane] * 86_028_121
-        + state[s.TRADE_COUNT, lane] * 104_395_301
+        + (state[s.POSITION, lane] + 2 * state[s.FILL_COUNT, lane]) * 15_485_863
+        + (state[s.TRAIL, lane] + 2 * state[s.OPEN_FEE, lane]) * 32_452_843
     ) & MASK63
     return (mixed * (2 * lane + 1)) & MASK63
 
 
 @scalar
-def write_amounts(lane, realized, fee, worth, orders, fills, trades, state, out):
-    """The words that a living lane and a draining one have in common."""
+def clear_words(place, out):
+    """Nothing summed yet at a place."""
+    for word in range(WORD_COUNT):
+        out.words[place, word] = 0
+
+
+@scalar
+def add_amounts(lane, place, realized, fee, worth, orders, fills, trades, state, out):
+    """Add what living, dead and draining lanes have in common."""
     position = state[s.POSITION, lane]
-    out.words[EVENTS, lane] = orders + (fills << EVENT_BITS) + (trades << (2 * EVENT_BITS))
-    out.words[REALIZED, lane] = realized
-    out.words[FEES, lane] = fee
-    out.words[EQUITY, lane] = state[s.EQUITY, lane]
-    out.words[UNREALIZED, lane] = worth
-    out.words[REWARD, lane] = out.reward[lane]
-    out.words[LOTS, lane] = position if position > 0 else (-position) << LOTS_BITS
-    out.words[CHECKSUM, lane] = checksum_word(lane, state)
+    out.words[place, EVENTS] += orders + (fills << EVENT_BITS) + (trades << (2 * EVENT_BITS))
+    out.words[place, REALIZED] += realized
+    out.words[place, FEES] += fee
+    out.words[place, EQUITY] += state[s.EQUITY, lane]
+    out.words[place, UNREALIZED] += worth
+    out.words[place, REWARD] += out.reward[lane]
+    out.words[place, LOTS] += position if position > 0 else (-position) << LOTS_BITS
+    out.words[place, CHECKSUM] = (out.words[place, CHECKSUM] + checksum_word(lane, state)) & MASK63
 
 
 @scalar
-def write_unpicked(lane, out):
-    """The words of a lane that decided nothing in this step: dead, or at the drain."""
-    out.words[PICKED, lane] = 0
-    out.words[PICKED_HOW, lane] = 0
-    out.words[ACTUAL, lane] = 0
-    out.words[GATES, lane] = 0
+def add_unpicked(lane, place, out):
+    """Add a lane that decided nothing in this step: dead, or at the drain."""
     end = out.end_reason[lane]
-    place = 2
+    at = 2
     if end == NOT_PLAYED:
-        place = 3
+        at = 3
     elif end == CAPITAL_FLOOR:
-        place = 1
-    out.words[ENDS, lane] = 1 << (BITS * place)
+        at = 1
+    out.words[place, ENDS] += 1 << (BITS * at)
 
 
 @scalar
-def write_picked(lane, action, actual, gates, asked, breached, out):
-    """The packed counts of a lane that decided. `asked` are the lots of its magnitude without any gate."""
-    direction, magnitude, order, urgency = action // 27, action % 27 // 9, action % 9 // 3, action % 3
-    out.words[PICKED, lane] = (1 << (BITS * direction)) + (1 << (BITS * (4 + magnitude)))
-    out.words[PICKED_HOW, lane] = (1 << (BITS * order)) + (1 << (BITS * (3 + urgency)))
-    out.words[ACTUAL, lane] = (1 << (BITS * (actual // 27))) + (1 << (BITS * (4 + actual % 27 // 9)))
-    bits = 1 << (BITS * 6)
-    if direction != HOLD and gates.direction == HOLD:
-        bits += 1
-    if gates.scaled > 0:
-        if gates.scaled < asked:
-            bits += 1 << BITS
-        if gates.margin_cap < gates.scaled:
-            bits += 1 << (2 * BITS)
-        if gates.kelly_cap < min(gates.scaled, gates.margin_cap):
-            bits += 1 << (3 * BITS)
-    bits += gates.trail << (4 * BITS)
-    bits += breached << (5 * BITS)
-    out.words[GATES, lane] = bits
-    end = out.end_reason[lane]
-    ended = 0
-    if end == SESSION_CLOSE:
-        ended = 1
-    elif end == CAPITAL_FLOOR:
-        ended = 1 << BITS
-    out.words[ENDS, lane] = ended
+def one_if(condition, at):
+    """A packed count of one in field `at`, or nothing, without a branch."""
+    return (1 if condition else 0) << (BITS * at)
+
+
+@scalar
+def add_picked(place, branches, actual_direction, actual_magnitude, gates, variance_scale, breached, end, out):
+    """Add the packed counts of a lane that decided. `branches` are (direction, magnitude, order, urgency) of its pick."""
+    direction, magnitude, order, urgency = branches
+    out.words[place, PICKED] += (1 << (BITS * direction)) + (1 << (BITS * (4 + magnitude)))
+    out.words[place, PICKED_HOW] += (1 << (BITS * order)) + (1 << (BITS * (3 + urgency)))
+    out.words[place, ACTUAL] += (1 << (BITS * actual_direction)) + (1 << (BITS * (4 + actual_magnitude)))
+    sized = gates.scaled > 0
+    out.words[place, GATES] += (
+        one_if((direction != HOLD) & (gates.direction == HOLD), 0)
+        + one_if(sized & (variance_scale < PPM), 1)
+        + one_if(sized & (gates.margin_cap < gates.scaled), 2)
+        + one_if(sized & (gates.kelly_cap < min(gates.scaled, gates.margin_cap)), 3)
+        + one_if(gates.trail != 0, 4)
+        + one_if(breached != 0, 5)
+        + one_if(True, 6)
+    )
+    out.words[place, ENDS] += one_if(end == SESSION_CLOSE, 0) + one_if(end == CAPITAL_FLOOR, 1)
 
 
 @scalar
 def leaf_of(word_sum, shift, bits):
-    """The part of a chunk's summed word that a leaf holds."""
+    """The part of a summed word that a leaf holds."""
     if bits == 64:
         return word_sum
     return (word_sum >> shift) & ((1 << bits) - 1)
 
 
 @scalar
+def unpack_chunk(chunk, place, unpack, out, partials):
+    """Unpack the words of one place, the sum of a whole chunk, into `partials[chunk]`."""
+    for leaf in range(unpack.shape[0]):
+        partials[chunk, leaf] = leaf_of(out.words[place, unpack[leaf, 0]], unpack[leaf, 1], unpack[leaf, 2])
+
+
+@scalar
 def chunk_leaf(first, last, leaf, unpack, out):
-    """One leaf's sum over lanes [first, last), at most CHUNK of them: what one CUDA thread does of `add_chunk`."""
+    """One leaf's sum over places [first, last), at most CHUNK lanes: what one CUDA thread does, whose words are one place a lane."""
     word = unpack[leaf, 0]
     total = 0
-    for lane in range(first, last):
-        total += out.words[word, lane]
+    for place in range(first, last):
+        total += out.words[place, word]
     if word == CHECKSUM:
         total &= MASK63
     return leaf_of(total, unpack[leaf, 1], unpack[leaf, 2])
 
 
 @scalar
-def add_chunk(first, last, chunk, unpack, out, partials):
-    """Sum the words of lanes [first, last), at most CHUNK of them, into `partials[chunk]`, unpacked."""
-    for leaf in range(unpack.shape[0]):
-        word = unpack[leaf, 0]
-        if leaf > 0 and unpack[leaf - 1, 0] == word:
-            continue
-        total = 0
-        for lane in range(first, last):
-            total += out.words[word, lane]
-        if word == CHECKSUM:
-            total &= MASK63
-        at = leaf
-        while at < unpack.shape[0] and unpack[at, 0] == word:
-            partials[chunk, at] = leaf_of(total, unpack[at, 1], unpack[at, 2])
-            at += 1
-
-
-@scalar
-def total_leaf(leaf, chunks, partials, totals):
-    """Sum one leaf over the chunks. The checksum stays modulo 2^63."""
-    total = 0
+def total_up(chunks, partials, totals, cumulated):
+    """Sum the chunks' partials and carry the running sums on. The checksum stays modulo 2^63."""
+    leaves = totals.shape[0]
+    for leaf in range(leaves):
+        totals[leaf] = 0
     for chunk in range(chunks):
-        total += partials[chunk, leaf]
-    if leaf == partials.shape[1] - 1:
-        total &= MASK63
-    totals[leaf] = total
+        for leaf in range(leaves):
+            totals[leaf] += partials[chunk, leaf]
+    totals[leaves - 1] &= MASK63
+    for i in range(len(CUMULATED)):
+        cumulated[i] += totals[CUMULATED[i]]

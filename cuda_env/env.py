@@ -111,8 +111,9 @@ class Env:
             orders=slotted("orders", len(a.ORDER_SLOTS)),
             fills=slotted("fills", len(a.FILL_SLOTS)),
             trades=slotted("trades", len(a.TRADE_SLOTS)),
-            words=zeros((g.WORD_COUNT, stride if diag else 0)),
+            words=self._words(diag),
         )
+        word_shift = 0 if self.device.type == "cuda" else g.CHUNK_SHIFT
         sums = a.Sums(
             unpack=given(g.unpacking()),
             partials=zeros((-(-lanes // g.CHUNK), len(g.LEAVES))),
@@ -122,7 +123,7 @@ class Env:
         return a.World(
             market=a.Market(*(given(array) for array in a.market_arrays(self.tape))),
             plan=given(a.plan_array(self.tape, self.schedule)),
-            params=given(a.params_vector(self.config, self.tape.instrument, self.schedule, lanes)),
+            params=given(a.params_vector(self.config, self.tape.instrument, self.schedule, lanes, word_shift)),
             features=given(features.astype(np.float32, copy=False)),
             state=zeros((len(s.FIELDS), stride)),
             out=out,
@@ -130,6 +131,12 @@ class Env:
             last_observation=zeros((lanes, STATE_DIM), torch.float32),
             sums=sums,
         )
+
+    def _words(self, diag: bool) -> torch.Tensor:
+        """Places of diag's words: one a chunk on the CPU; one a lane on CUDA, laid out so that neighbouring lanes lie together."""
+        if self.device.type == "cuda":
+            return torch.zeros((g.ROW, self.lanes if diag else 0), dtype=torch.int64, device=self.device).t()
+        return torch.zeros((-(-self.lanes // g.CHUNK) if diag else 0, g.ROW), dtype=torch.int64, device=self.device)
 
     @property
     def stream(self) -> torch.cuda.Stream:
@@ -185,7 +192,7 @@ class Env:
 
     def diag(self) -> dict[str, int]:
         """The environment's part of the last step's `diag` row (`cuda_env.diag.DIAG`)."""
-        if self.world.out.words.shape[1] == 0:
+        if self.world.out.words.shape[0] == 0:
             raise BadInput("diag is off in this environment")
         cursor, status, clock = (int(self.state[field, 0]) for field in (s.CURSOR, s.STATUS, s.CLOCK))
         row = cursor if status == s.DRAINED else cursor - 1

@@ -1,7 +1,7 @@
 """Loops over lanes on the CPU: each kernel once for one thread and once for several, around the same scalar functions."""
 
 from cuda_env.arrays import LANES, World
-from cuda_env.diag import CHUNK, CUMULATED, add_chunk, total_leaf
+from cuda_env.diag import CHUNK, clear_words, total_up, unpack_chunk
 from cuda_env.observe import observe_lane
 from cuda_env.step import drain_lane, step_lane
 from lob.jit import kernel_cpu, kernel_cpu_parallel, prange
@@ -19,13 +19,15 @@ def _after_chunk(chunk, first, last, w):
     for lane in range(first, last):
         if w.out.terminated[lane] != 0 or w.out.truncated[lane] != 0:
             observe_lane(lane, w.features, w.plan, w.params, w.state, w.last_observation[lane])
-    if w.out.words.shape[1] > 0:
-        add_chunk(first, last, chunk, w.sums.unpack, w.out, w.sums.partials)
+    if w.out.words.shape[0] > 0:
+        unpack_chunk(chunk, chunk, w.sums.unpack, w.out, w.sums.partials)
 
 
 @kernel_cpu
 def _step_chunk(chunk, picks, w):
     first, last = chunk * CHUNK, min(w.params[LANES], (chunk + 1) * CHUNK)
+    if w.out.words.shape[0] > 0:
+        clear_words(chunk, w.out)
     for lane in range(first, last):
         step_lane(lane, picks, w.market, w.plan, w.params, w.state, w.out)
     _after_chunk(chunk, first, last, w)
@@ -40,11 +42,8 @@ def _observe_chunk(chunk, w):
 @kernel_cpu
 def _close(chunks, w):
     """Total the sums of the chunks; returns whether a lane has a fault."""
-    if w.out.words.shape[1] > 0:
-        for leaf in range(w.sums.totals.size):
-            total_leaf(leaf, chunks, w.sums.partials, w.sums.totals)
-        for i in range(len(CUMULATED)):
-            w.sums.cumulated[i] += w.sums.totals[CUMULATED[i]]
+    if w.out.words.shape[0] > 0:
+        total_up(chunks, w.sums.partials, w.sums.totals, w.sums.cumulated)
     found = 0
     for lane in range(w.out.fault.size):
         found |= w.out.fault[lane]
@@ -89,6 +88,8 @@ def drain(w):
     chunks = (w.params[LANES] + CHUNK - 1) // CHUNK
     for chunk in range(chunks):
         first, last = chunk * CHUNK, min(w.params[LANES], (chunk + 1) * CHUNK)
+        if w.out.words.shape[0] > 0:
+            clear_words(chunk, w.out)
         for lane in range(first, last):
             drain_lane(lane, w.market, w.plan, w.params, w.state, w.out)
         _after_chunk(chunk, first, last, w)
@@ -97,7 +98,7 @@ def drain(w):
 
 @kernel_cpu
 def _run_chunk(chunk, actions, picks, observe, w):
-    """All steps of `actions` for one chunk of lanes; words are left alone."""
+    """All steps of `actions` for one chunk of lanes. What they add to the words is cleared by the next single step."""
     for lane in range(chunk * CHUNK, min(w.params[LANES], (chunk + 1) * CHUNK)):
         for step in range(actions.shape[0]):
             if observe:

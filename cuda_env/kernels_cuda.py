@@ -5,7 +5,7 @@ Import this module only where CUDA is wanted: numba's CUDA side is slow to impor
 
 import lob.jit
 from cuda_env.arrays import LANES, MARK_MID2
-from cuda_env.diag import CHUNK, chunk_leaf
+from cuda_env.diag import CHUNK, chunk_leaf, clear_words
 from cuda_env.observe import lane_slots, market_slots
 from cuda_env.state import CURSOR
 from cuda_env.step import drain_lane, step_lane
@@ -24,6 +24,8 @@ def step(picks, w):
     """One step: one thread a lane, at least `lanes` threads."""
     lane = cuda.grid(1)
     if lane < w.params[LANES]:
+        if w.out.words.shape[0] > 0:
+            clear_words(lane, w.out)
         step_lane(lane, picks, w.market, w.plan, w.params, w.state, w.out)
 
 
@@ -32,6 +34,8 @@ def drain(w):
     """The drain: one thread a lane."""
     lane = cuda.grid(1)
     if lane < w.params[LANES]:
+        if w.out.words.shape[0] > 0:
+            clear_words(lane, w.out)
         drain_lane(lane, w.market, w.plan, w.params, w.state, w.out)
 
 

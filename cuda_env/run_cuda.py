@@ -93,7 +93,7 @@ class CudaRunner:
 
     def _after(self) -> None:
         self._keep_last()
-        if self._tensors.out.words.shape[1] == 0:
+        if self._tensors.out.words.shape[0] == 0:
             return
         self._sum_words()
         sums = self._tensors.sums

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from cuda_env import arrays as a
 from cuda_env import state as s
-from cuda_env.diag import write_amounts, write_picked, write_unpicked
+from cuda_env.diag import add_amounts, add_picked, add_unpicked
 from cuda_env.exchange import log_order, new_order, walk
 from cuda_env.physics import PPM, kelly_cap_lots, magnitude_bin, margin_cap_lots, scaled_lots, trail_met, unrealized
 from lob.actions import ACTIONS, NOT_PLAYED, Direction, EndReason, FillReason, decode_action, encode_action
@@ -187,11 +187,11 @@ def account(lane, state):
 
 
 @scalar
-def count_changes(lane, before, worth, state, out):
-    """Write the words that `diag` sums of the account's changes."""
+def count_changes(lane, place, before, worth, state, out):
+    """Add what `diag` sums of the account's changes."""
     realized, fee = state[s.CASH, lane] - before[0], state[s.FEES, lane] - before[2]
     orders, fills = state[s.ORDER_COUNT, lane] - before[3], state[s.FILL_COUNT, lane] - before[4]
-    write_amounts(lane, realized, fee, worth, orders, fills, state[s.TRADE_COUNT, lane] - before[5], state, out)
+    add_amounts(lane, place, realized, fee, worth, orders, fills, state[s.TRADE_COUNT, lane] - before[5], state, out)
 
 
 @scalar
@@ -229,11 +229,12 @@ def log_step(lane, pick, gates, kelly, floor_met, actual, row, before, worth, re
 
 
 @scalar
-def log_unplayed(lane, row, reason, before, is_drain, state, out):
+def log_unplayed(lane, row, reason, before, is_drain, params, state, out):
     """The row of a dead lane, or of the drain: no pick, no gate."""
-    if out.words.shape[1] > 0:
-        write_unpicked(lane, out)
-        count_changes(lane, before, 0, state, out)
+    if out.words.shape[0] > 0:
+        place = lane >> params[a.WORD_SHIFT]
+        add_unpicked(lane, place, out)
+        count_changes(lane, place, before, 0, state, out)
     none = NOT_PLAYED
     gates = Gates(none, none, none, none, none, 0, CROSSED)
     log_step(lane, (none, none, none, none), gates, none, none, none, row, before, 0, reason, is_drain, state, out)
@@ -257,7 +258,7 @@ def finish(lane, row, plan, state):
 
 
 @scalar
-def skip_dead(lane, row, is_drain, state, out):
+def skip_dead(lane, row, is_drain, params, state, out):
     """A dead lane's step: nothing happens, and the log says so."""
     begin(lane, out)
     out.reward[lane] = 0
@@ -265,7 +266,7 @@ def skip_dead(lane, row, is_drain, state, out):
     out.terminated[lane] = 0
     out.truncated[lane] = 0
     before = account(lane, state)
-    log_unplayed(lane, row, NOT_PLAYED, before, is_drain, state, out)
+    log_unplayed(lane, row, NOT_PLAYED, before, is_drain, params, state, out)
 
 
 @scalar
@@ -276,7 +277,7 @@ def step_lane(lane, picks, market, plan, params, state, out):
         out.fault[lane] = a.FAULT_PAST_END
         return
     if state[s.STATUS, lane] != s.LIVING:
-        skip_dead(lane, row, 0, state, out)
+        skip_dead(lane, row, 0, params, state, out)
         finish(lane, row, plan, state)
         return
     action = picks.action[lane]
@@ -290,7 +291,8 @@ def step_lane(lane, picks, market, plan, params, state, out):
     begin(lane, out)
     before = account(lane, state)
     kelly = state[s.KELLY, lane]
-    _, _, order_kind, urgency = decode_action(action)
+    branches = decode_action(action)
+    _, _, order_kind, urgency = branches
 
     gates = gate(lane, action, conviction, health, variance_scale, plan[row, a.MARK_MID2], params, state)
     after = execute(lane, gates, order_kind, urgency, row, market, plan, params, state, out)
@@ -311,9 +313,10 @@ def step_lane(lane, picks, market, plan, params, state, out):
     out.reward[lane] = state[s.EQUITY, lane] - before[1]
     set_end(lane, reason, out)
     actual = encode_action(direction, magnitude, 0, urgency)
-    if out.words.shape[1] > 0:
-        write_picked(lane, action, actual, gates, scaled_lots(action % 27 // 9, PPM, params[a.MAX_LOTS]), breached, out)
-        count_changes(lane, before, worth, state, out)
+    if out.words.shape[0] > 0:
+        place = lane >> params[a.WORD_SHIFT]
+        add_picked(place, branches, direction, magnitude, gates, variance_scale, breached, reason, out)
+        count_changes(lane, place, before, worth, state, out)
     pick = (action, conviction, health, variance_scale)
     log_step(lane, pick, gates, kelly, breached, actual, row, before, worth, reason, 0, state, out)
     finish(lane, row, plan, state)
@@ -327,7 +330,7 @@ def drain_lane(lane, market, plan, params, state, out):
         out.fault[lane] = a.FAULT_NOT_AT_END if row != params[a.DECISIONS] else a.FAULT_PAST_END
         return
     if state[s.STATUS, lane] == s.DEAD:
-        skip_dead(lane, row, 1, state, out)
+        skip_dead(lane, row, 1, params, state, out)
         state[s.CLOCK, lane] += 1
         state[s.STATUS, lane] = s.DRAINED
         return
@@ -348,6 +351,6 @@ def drain_lane(lane, market, plan, params, state, out):
     state[s.LAST_DIRECTION, lane] = 0
     out.reward[lane] = state[s.EQUITY, lane] - before[1]
     set_end(lane, reason, out)
-    log_unplayed(lane, row, reason, before, 1, state, out)
+    log_unplayed(lane, row, reason, before, 1, params, state, out)
     state[s.CLOCK, lane] += 1
     state[s.STATUS, lane] = s.DRAINED

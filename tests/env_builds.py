@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cuda_env import arrays as a
 from cuda_env.config import EnvConfig
+from cuda_env.diag import ROW
 from lob.actions import EndReason, Phase
 from lob.instruments import Instrument
 from tests.market_maker import ES, features, random_tape, second_ticks, slow_schedule
@@ -165,22 +167,22 @@ class Simulated:
         from cuda_env import kernels_cuda
 
         assert os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
-        self.k, self.grids = kernels_cuda, each(env.world, lambda tensor: Grid(tensor.numpy()))
-        self.lanes = env.lanes
+        self.k, self.lanes = kernels_cuda, env.lanes
+        self.grids = each(env.world, lambda tensor: Grid(tensor.numpy()))
+        # As on the device, every lane has its own place for diag's words.
+        self.grids.params[a.WORD_SHIFT] = 0
+        self.grids = self.grids._replace(out=self.grids.out._replace(words=Grid(np.zeros((env.lanes, ROW), np.int64))))
 
     def _launch(self, kernel, threads: int, *arguments: Any) -> None:
         kernel[-(-threads // self.k.THREADS), self.k.THREADS](*arguments, self.grids)
 
     def _after(self) -> None:
-        from cuda_env.diag import CUMULATED, total_leaf
+        from cuda_env.diag import total_up
 
         self._launch(self.k.keep_last, self.lanes * self.k.WARP)
         sums = self.grids.sums
         self._launch(self.k.sum_words, sums.partials.size)
-        for leaf in range(sums.totals.size):
-            total_leaf(leaf, sums.partials.shape[0], sums.partials, sums.totals)
-        for i, leaf in enumerate(CUMULATED):
-            sums.cumulated[i] += sums.totals[leaf]
+        total_up(sums.partials.shape[0], sums.partials, sums.totals, sums.cumulated)
 
     def step(self, inputs: np.ndarray) -> None:
         from lob.picks import Picks
