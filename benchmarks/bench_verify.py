@@ -32,15 +32,17 @@ def main() -> None:
         replayed(store, Path(folder) / "warm", minutes=1)  # compiles
         for lanes, share in SHAPES:
             minutes = max(1, int(options.minutes * share))
+            cpu = time.process_time()
             result = replayed(store, Path(folder) / f"runs-{lanes}", lanes=lanes, minutes=minutes, env=env, segment_steps=1024)
-            started = time.perf_counter()
+            run_cpu = time.process_time() - cpu
+            started, cpu = time.perf_counter(), time.process_time()
             verdict = verify(result.run_dir, store, result.head)
-            elapsed = time.perf_counter() - started
+            elapsed, cpu = time.perf_counter() - started, time.process_time() - cpu
             assert verdict.ok and len(set(verdict.totals.values())) == 1, render(verdict)
             assert None not in verdict.totals.values() and verdict.groups == lanes
             print(
                 f"{lanes:5} lanes x {result.steps} steps: run {result.elapsed_s:.2f} s, verify {elapsed:.2f} s, "
-                f"verify / run = {elapsed / result.elapsed_s:.2f} (must be below 1)"
+                f"verify / run = {elapsed / result.elapsed_s:.2f} (must be below 1); CPU {run_cpu:.2f} s (loading included) and {cpu:.2f} s"
             )
     load = os.getloadavg()[0]
     print(f"limit: numpy passes over the steps and the walk over the fills, one core; load average {load:.1f} on {os.cpu_count()} cores")

@@ -56,8 +56,12 @@ def verify(run_dir: str | Path, store: str | Path | None, head: str | None = Non
 
     Raises NotFound (no such run or store), BadInput (a store that cannot be read); damage in the log is a failed check, never an exception.
     """
+    from store.catalog import check_store
     from store.run_check import verify_chain
     from store.run_read import read_run
+
+    if store is not None:
+        check_store(store)
 
     checks = [
         Check(

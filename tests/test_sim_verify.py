@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
+from lob.errors import TapeproofError
 from lob.instruments import REGISTRY
 from sim.run_data import RunData
-from sim.verify import verify_tables
+from sim.verify import verify, verify_tables
 from sim.verify_accounting import walk
 from sim.verify_market import Market
 from sim.verify_terms import TERMS, root_of, terms_for
@@ -147,6 +148,12 @@ def test_a_verdict_is_json_and_names_the_five_computations():
     document = json.loads(json.dumps(verdict.to_json(), allow_nan=False))
     assert document["ok"] and [row["name"] for row in document["computations"]] == list("abcde")
     assert "largest difference over" in render(verdict) and "$0.00" in render(verdict) and render(verdict).endswith("VERIFIED")
+
+
+def test_a_store_that_is_not_there_is_a_usage_fault_and_no_verdict(tmp_path):
+    with pytest.raises(TapeproofError) as error:
+        verify(tmp_path, tmp_path / "no-such-store")
+    assert error.value.exit_code == 2 and "no-such-store" in str(error.value)
 
 
 def test_an_empty_market_is_a_finding_and_no_crash():
