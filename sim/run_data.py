@@ -156,13 +156,22 @@ def distinct(values: "np.ndarray") -> "np.ndarray":
     return ordered[np.append(True, ordered[1:] != ordered[:-1])]
 
 
+def place_in(values: "np.ndarray", some: "np.ndarray") -> "np.ndarray":
+    """Where each value would stand in `some` (ascending, distinct), as `np.searchsorted` says; at once when `some` has no gaps."""
+    import numpy as np
+
+    if len(some) and int(some[-1]) - int(some[0]) + 1 == len(some):
+        return np.clip(values - some[0], 0, len(some))
+    return np.searchsorted(some, values)
+
+
 def among(values: "np.ndarray", some: "np.ndarray") -> "np.ndarray":
     """bool[n]: which values are in `some` (ascending, distinct)."""
     import numpy as np
 
     if not len(some):
         return np.zeros(len(values), bool)
-    return some[np.minimum(np.searchsorted(some, values), len(some) - 1)] == values
+    return some[np.minimum(place_in(values, some), len(some) - 1)] == values
 
 
 def load(run_dir: str | Path) -> RunData:

@@ -280,7 +280,7 @@ def _lane_figures(steps: "pa.Table", terms: RunTerms) -> dict[int, LaneFigures]:
         ints(steps, name) for name in ("lane", "equity_usd_micros", "unrealized_usd_micros", "end_reason", "is_drain")
     )
     factor = _factor(steps, terms)
-    order = np.lexsort((ints(steps, "step"), lane))
+    order = np.argsort(lane.astype(np.uint16) if len(lane) and lane.min() >= 0 and lane.max() < 1 << 16 else lane, kind="stable")
     starts = np.flatnonzero(np.diff(lane[order], prepend=-1))
     out = {}
     for rows in np.split(order, starts[1:]) if len(order) else ():

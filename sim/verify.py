@@ -227,7 +227,8 @@ def _compute(
         reasons["c"] = reasons["e"] = f"level {terms.level} keeps no fills"
         return phase_a
     flows = sql.fill_flows(connection)
-    computed["c"] = _realised(flows, end_costs(log, booked), terms.tick_value_usd_micros)
+    ends = end_costs(log, booked)
+    computed["c"] = _realised(flows, ends, terms.tick_value_usd_micros)
     if market is None:
         reasons["e"] = "no market data to look at"
         return phase_a
@@ -241,10 +242,11 @@ def _compute(
             if told:
                 checks += check_floor(log, grid, booked, market, index)
     price, _ = raw_price(log, market, index)
-    rewalked = booked if (price == log("fills", "price_ticks")).all() else walk_fills(log, price)
+    if (price != log("fills", "price_ticks")).any():
+        ends = end_costs(log, walk_fills(log, price))
     raw = {key: (flow, lots * terms.fee_usd_micros) for key, (flow, lots) in sql.raw_flows(connection, price).items()}
     tick_value = _tick_value(terms, hand)
-    computed["e"] = _realised(raw, end_costs(log, rewalked), tick_value)
+    computed["e"] = _realised(raw, ends, tick_value)
     return phase_a
 
 

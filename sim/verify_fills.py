@@ -3,7 +3,7 @@
 import numpy as np
 
 from lob.actions import FillReason
-from sim.run_data import among
+from sim.run_data import among, distinct, place_in
 from sim.verify_accounting import Grid
 from sim.verify_market import Market
 from sim.verify_types import Check, Log, failed, skipped
@@ -83,9 +83,11 @@ def _check_depth(log: Log, market: Market, index: np.ndarray, shown: np.ndarray)
     rows = np.flatnonzero((index >= 0) & (log("fills", "book_level") >= 0) & (log("fills", "book_level") < market.bid.shape[1]))
     lane, level = log("fills", "phase")[rows] << 32 | log("fills", "lane")[rows], log("fills", "book_level")[rows]
     side, lots, event = log("fills", "side")[rows], log("fills", "lots")[rows], index[rows]
-    order = np.lexsort((log("fills", "fill_id")[rows], level, side, event, lane))
-    key = np.stack([lane[order], event[order], side[order], level[order]], axis=1)
-    new_level = np.append(True, (key[1:] != key[:-1]).any(axis=1)) if len(order) else np.empty(0, bool)
+    # One integer per lane, row, side and level; fills of one key stay as they stand, in order of their ids.
+    lanes, rows_of_market = distinct(lane), np.int64(len(market.key))
+    whole = ((place_in(lane, lanes) * rows_of_market + event) * 2 + (side > 0)) * 16 + level
+    order = np.argsort(whole, kind="stable")
+    new_level = np.diff(whole[order], prepend=-1) != 0
     taken = _running(lots[order], new_level)
     over = np.zeros(len(rows), bool)
     over[order] = taken > shown[rows][order]
@@ -106,7 +108,7 @@ def _check_depth(log: Log, market: Market, index: np.ndarray, shown: np.ndarray)
     deep = np.flatnonzero(level > 0)
     shown_there = np.where((side[deep] > 0)[:, None], market.ask_lots[event[deep]], market.bid_lots[event[deep]])
     ahead[deep] = shown_there.cumsum(axis=1)[np.arange(len(deep)), level[deep] - 1]
-    new_side = np.append(True, (key[1:, :3] != key[:-1, :3]).any(axis=1)) if len(order) else np.empty(0, bool)
+    new_side = np.diff(whole[order] >> 4, prepend=-1) != 0
     before = _running(lots[order], new_side) - taken
     taken_before = np.zeros(len(rows), np.int64)
     taken_before[order] = before
@@ -264,8 +266,9 @@ def check_marks(log: Log, grid: Grid, market: Market) -> list[Check]:
         mark[-1] = market.find(grid.matrix(log, "mark_source")[-1, :1], grid.matrix(log, "mark_row")[-1, :1])[0]
         mark[-1] += 3 if market.bars else 0
     checks = [_same(log, "steps_ts_decided", "ts_decided_ns", grid)]
-    rows = grid.order if complete else grid.order[: (grid.steps - 1) * len(grid.lanes)]  # the last step's next decision is not in the log
-    spread = lambda values: np.repeat(values, len(grid.lanes))[: len(rows)]  # noqa: E731
+    rows = grid.first(grid.steps if complete else grid.steps - 1)  # the last step's next decision may not be in the log
+    count = (grid.steps if complete else grid.steps - 1) * len(grid.lanes)
+    spread = lambda values: np.repeat(values, len(grid.lanes))[:count]  # noqa: E731
     row, source = market.key & (1 << 40) - 1, market.key >> 40
     at = np.maximum(mark, 0)
     checks += [

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.run_data import place_in
 from sim.verify_accounting import Grid, Walk, range_extremes
 from sim.verify_fills import FLOOR, meets
 from sim.verify_market import Market
@@ -37,9 +38,9 @@ def resting_stops(log: Log, grid: Grid) -> Stops:
     """Orders with reason floor, less those that a decision sent: the first of a step in which a breached lane still held lots."""
     step, lane, reason = (log("orders", name) for name in ("step", "lane", "reason"))
     rows = np.flatnonzero((reason == FLOOR) & (log("orders", "phase") == grid.phase) & (step >= 0) & (step < grid.steps))
-    place = np.searchsorted(grid.lanes, lane[rows])
+    place = place_in(lane[rows], grid.lanes)
     rows = rows[(place < len(grid.lanes)) & (grid.lanes[np.minimum(place, len(grid.lanes) - 1)] == lane[rows])]
-    cell = step[rows] * len(grid.lanes) + np.searchsorted(grid.lanes, lane[rows])
+    cell = step[rows] * len(grid.lanes) + place_in(lane[rows], grid.lanes)
     held = np.concatenate([np.zeros((1, len(grid.lanes)), np.int64), grid.matrix(log, "position_lots")[:-1]]) != 0
     decided = (breached_before(log, grid) & held).reshape(-1)
     ids = log("orders", "order_id")[rows]
@@ -83,7 +84,7 @@ def check_floor(log: Log, grid: Grid, booked: Walk, market: Market, index: np.nd
     checks = [log.judge("floor_stop", "steps", "floor_triggered", wrong, lambda i: what[bool(met_floor[i])], grid.order)]
     # The row of each stop's first fill: at the floor, and none before it was.
     fills = _first_fills(log, stops)
-    row, cell = index[fills], (log("fills", "step")[fills] * width + np.searchsorted(grid.lanes, log("fills", "lane")[fills]))
+    row, cell = index[fills], (log("fills", "step")[fills] * width + place_in(log("fills", "lane")[fills], grid.lanes))
     here = row >= 0
     fills, row, cell = fills[here], row[here], cell[here]
     flat = [matrix.reshape(-1)[cell] for matrix in (held, cost, cash)]
@@ -135,7 +136,7 @@ def _before_the_stop(log: Log, grid: Grid, booked: Walk, stops: Stops) -> tuple[
     cash[order] = log.terms.capital_usd_micros + total - base - realized  # before the fill
     earlier = np.append(0, booked.cost[order][:-1]) if len(order) else booked.cost
     cost[order] = np.where(starts, 0, earlier)
-    cell = log("fills", "step")[fills] * len(grid.lanes) + np.searchsorted(grid.lanes, log("fills", "lane")[fills])
+    cell = log("fills", "step")[fills] * len(grid.lanes) + place_in(log("fills", "lane")[fills], grid.lanes)
     for matrix, values in zip(out, (booked.before, cost, cash), strict=True):
         matrix.reshape(-1)[cell] = values[fills]
     return out[0], out[1], out[2]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sim.run_data import among
+from sim.run_data import among, place_in
 from sim.verify_accounting import Grid, Walk, magnitude_bin
 from sim.verify_types import NULL, Check, Log
 
@@ -236,7 +236,7 @@ def _shift(values: np.ndarray, first) -> np.ndarray:
 def _traded(log: Log, grid: Grid) -> np.ndarray:
     out = np.zeros(grid.shape, bool)
     rows = _of_grid(log, grid, "fills")
-    out[log("fills", "step")[rows], np.searchsorted(grid.lanes, log("fills", "lane")[rows])] = True
+    out[log("fills", "step")[rows], place_in(log("fills", "lane")[rows], grid.lanes)] = True
     return out
 
 
@@ -250,7 +250,7 @@ def _opened_step(log: Log, grid: Grid, booked: Walk) -> np.ndarray:
     rows = _of_grid(log, grid, "fills")
     fresh = rows[(booked.after[rows] != 0) & (np.sign(booked.before[rows]) != np.sign(booked.after[rows]))]
     out = np.zeros(grid.shape, np.int64)
-    out[log("fills", "step")[fresh], np.searchsorted(grid.lanes, log("fills", "lane")[fresh])] = log("fills", "step")[fresh]
+    out[log("fills", "step")[fresh], place_in(log("fills", "lane")[fresh], grid.lanes)] = log("fills", "step")[fresh]
     return np.maximum.accumulate(out, axis=0)
 
 
@@ -258,7 +258,7 @@ def _kelly(log: Log, grid: Grid) -> np.ndarray:
     """int64[S, L]: Kelly in ppm of the trades closed before each step (docs/step.md, "Kelly")."""
     rows = _of_grid(log, grid, "trades")
     realized = log("trades", "realized_usd_micros")[rows]
-    cell = log("trades", "step")[rows] * len(grid.lanes) + np.searchsorted(grid.lanes, log("trades", "lane")[rows])
+    cell = log("trades", "step")[rows] * len(grid.lanes) + place_in(log("trades", "lane")[rows], grid.lanes)
 
     def so_far(values: np.ndarray) -> np.ndarray:
         out = np.zeros(grid.steps * len(grid.lanes), np.int64)

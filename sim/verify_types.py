@@ -20,6 +20,9 @@ COMPUTATIONS = {
     "e": "fills against the raw market, scheduled fee, hand-typed multiplier",
 }
 
+Rows = np.ndarray | slice | None
+"""Which rows of a table an array speaks of: their numbers; a slice from 0 on, or None, when it is the first ones as they stand."""
+
 Key = tuple[int, int, int]
 """(phase, lane, episode)."""
 
@@ -138,10 +141,10 @@ class Log:
     def arrow(self, table: str) -> "pa.Table":
         return self.run.tables[table]
 
-    def judge(
-        self, name: str, table: str, column: str, bad: np.ndarray, say: Callable[[int], str], rows: np.ndarray | None = None
-    ) -> Check:
-        """A check over rows of a table: `bad[i]` marks row `rows[i]` (default i); `say(i)` explains the first offender."""
+    def judge(self, name: str, table: str, column: str, bad: np.ndarray, say: Callable[[int], str], rows: Rows = None) -> Check:
+        """A check over rows of a table: `bad[i]` marks row `rows[i]`; `say(i)` explains the first offender."""
+        if isinstance(rows, slice):
+            rows = None
         offenders = np.flatnonzero(bad)
         if not len(offenders):
             return Check(name, OK, "", table, column=column)
@@ -150,9 +153,7 @@ class Log:
         part, row = self.run.place(table, int(first if rows is None else rows[first]))
         return Check(name, FAILED, say(first), table, part, row, column, len(offenders))
 
-    def equal(
-        self, name: str, table: str, column: str, expected: np.ndarray, rows: np.ndarray | None = None, chosen: np.ndarray | None = None
-    ) -> Check:
+    def equal(self, name: str, table: str, column: str, expected: np.ndarray, rows: Rows = None, chosen: np.ndarray | None = None) -> Check:
         """The column must equal `expected` (both restricted to `rows`; `chosen` excuses some of them)."""
         found = self(table, column) if rows is None else self(table, column)[rows]
         bad = found != expected
