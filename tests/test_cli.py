@@ -184,11 +184,11 @@ def test_doctor_fails_with_a_remedy_when_the_cache_cannot_be_written(tmp_path):
     assert "TAPEPROOF_CACHE" in failed[0]["remedy"]
 
 
-def test_policy_init_makes_the_same_checkpoint_for_the_same_seed(tmp_path):
-    first, second = (document(sim("policy", "init", "--seed", "3", "--out", str(tmp_path / name), "--json")) for name in ("a", "b"))
+def test_policy_init_makes_the_same_checkpoint_for_the_same_seed(tmp_path, capfd):
+    first, second = (document(here(capfd, "policy", "init", "--seed", "3", "--out", str(tmp_path / name), "--json")) for name in ("a", "b"))
     assert first["content_hash"] == second["content_hash"]
     assert (tmp_path / "a" / "tensors.pt").read_bytes() == (tmp_path / "b" / "tensors.pt").read_bytes()
-    again = sim("policy", "init", "--seed", "3", "--out", str(tmp_path / "a"), "--json")
+    again = here(capfd, "policy", "init", "--seed", "3", "--out", str(tmp_path / "a"), "--json")
     assert (again.returncode, again.stdout) == (2, "")
     assert again.stderr.startswith("error: ")
     assert again.stderr.count("\n") == 1

@@ -70,18 +70,18 @@ def test_the_same_command_makes_the_same_bytes_on_any_number_of_threads(market, 
     assert again["summary"] == played["summary"]
 
 
-def test_sql_over_a_run_shows_names_and_dollars(market, played):
+def test_sql_over_a_run_shows_names_and_dollars(market, played, capfd, monkeypatch):
+    monkeypatch.chdir(market)
     rows = document(
-        sim("sql", "--runs", "R", f"select sum(realized_usd) from trades where run_id = '{Path(played['run']).name}'", "--json", cwd=market)
+        here(capfd, "sql", "--runs", "R", f"select sum(realized_usd) from trades where run_id = '{Path(played['run']).name}'", "--json")
     )
     assert rows["rows"] == [[f"{played['summary']['total_pnl_usd_micros'] / 1e6:.6f}"]]
-    directions = document(
-        sim("sql", "--runs", played["run"], "select distinct picked_direction from steps order by 1", "--json", cwd=market)
-    )
+    directions = document(here(capfd, "sql", "--runs", played["run"], "select distinct picked_direction from steps order by 1", "--json"))
     assert [row[0] for row in directions["rows"]] == ["flat", "hold", "long", "not_played", "short"]
 
 
-def test_a_changed_byte_falsifies_the_run_with_exit_1(market, played):
+def test_a_changed_byte_falsifies_the_run_with_exit_1(market, played, capfd, monkeypatch):
+    monkeypatch.chdir(market)
     import shutil
 
     shutil.copytree(market / played["run"], market / "forged")
@@ -91,20 +91,22 @@ def test_a_changed_byte_falsifies_the_run_with_exit_1(market, played):
     content[len(content) // 2] ^= 1
     part.chmod(0o644)
     part.write_bytes(bytes(content))
-    done = sim("verify", "forged", "--store", "S", "--json", cwd=market)
+    done = here(capfd, "verify", "forged", "--store", "S", "--json")
     verdict = document(done)
     assert (done.returncode, verdict["ok"]) == (1, False)
     assert any(check["status"] == "failed" and check["table"] == "fills" for check in verdict["checks"])
-    text = sim("verify", "forged", "--store", "S", cwd=market)
+    text = here(capfd, "verify", "forged", "--store", "S")
     assert text.returncode == 1
     assert text.stdout.splitlines()[-1] == "FALSIFIED"
 
 
-def test_everything_that_was_stated_is_in_the_runs_config(market):
+def test_everything_that_was_stated_is_in_the_runs_config(market, capfd, monkeypatch):
+    monkeypatch.chdir(market)
     import json
 
-    sim("policy", "init", "--seed", "2", "--out", "ck", cwd=market)
-    done = sim(
+    here(capfd, "policy", "init", "--seed", "2", "--out", "ck")
+    done = here(
+        capfd,
         *(
             "replay",
             *WINDOW,
@@ -137,7 +139,6 @@ def test_everything_that_was_stated_is_in_the_runs_config(market):
         ),
         *("--plan-lock-steps", "3", "--reward-scale", "50", "--latency", "3ms"),
         *("--step-limit", "60", "--level", "sampled:1", "--segment-steps", "16", "--json"),
-        cwd=market,
     )
     assert done.returncode == 0, done.stderr
     run = document(done)
@@ -160,7 +161,7 @@ def test_everything_that_was_stated_is_in_the_runs_config(market):
     assert config["policy"]["name"] == "network"
     assert len(config["policy"]["checkpoint"]) == 64
     assert str(market) not in json.dumps(manifest["identity"])
-    assert sim("verify", run["run"], "--store", "S", cwd=market).returncode == 0
+    assert here(capfd, "verify", run["run"], "--store", "S").returncode == 0
 
 
 def test_a_fit_range_before_the_window_is_used_and_logged_and_one_inside_it_is_refused(market, capfd, monkeypatch):
@@ -178,9 +179,10 @@ def test_a_fit_range_before_the_window_is_used_and_logged_and_one_inside_it_is_r
     assert "look ahead" in ahead.stderr
 
 
-def test_a_time_without_a_zone_is_utc_and_said_so_on_stderr(market, played):
+def test_a_time_without_a_zone_is_utc_and_said_so_on_stderr(market, played, capfd, monkeypatch):
+    monkeypatch.chdir(market)
     bare = [word.removesuffix("Z") if word.startswith("2024") else word for word in WINDOW]
-    done = sim("replay", *bare, *RANDOM, "--json", cwd=market)
+    done = here(capfd, "replay", *bare, *RANDOM, "--json")
     assert document(done)["head"] == played["head"]
     assert "note: --start 2024-03-05T14:30 names no zone and is read as UTC" in done.stderr
 
