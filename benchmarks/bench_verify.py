@@ -61,9 +61,9 @@ def main() -> None:
             document, proved = command("verify", run_dir, "--store", store)
             assert document["ok"] and document["computations"][0]["usd_micros"] == verdict.totals["a"]
             print(
-                f"{lanes:5} lanes x {result.steps} steps: sim replay {played:.2f} s, sim verify {proved:.2f} s, "
-                f"ratio {proved / played:.2f} (must be below 1); inside one process, loop and log against verify: {result.elapsed_s:.2f} s, {inside:.2f} s"
+                f"{lanes:5} lanes x {result.steps} steps: sim replay {played:.2f} s, sim verify {proved:.2f} s, ratio {proved / played:.2f}"
             )
+            print(f"      inside one process, loop and log {result.elapsed_s:.2f} s, verify {inside:.2f} s")
     print(f"limit: numpy passes over the steps' columns, on one core; load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 
