@@ -64,19 +64,19 @@ def plan_array(tape: Tape, schedule: Schedule) -> np.ndarray:
 
 PARAMS = (
     "lanes", "decisions", "final_reason", "tick_value", "fee", "margin", "capital", "max_lots", "floor", "trail_ticks", "plan_lock",
-    "word_shift",
+    "chunk",
 )  # fmt: skip
 """Entries of the parameter vector, int64."""
 
-LANES, DECISIONS, FINAL_REASON, TICK_VALUE, FEE, MARGIN, INITIAL, MAX_LOTS, FLOOR, TRAIL_TICKS, PLAN_LOCK, WORD_SHIFT = range(len(PARAMS))
+LANES, DECISIONS, FINAL_REASON, TICK_VALUE, FEE, MARGIN, INITIAL, MAX_LOTS, FLOOR, TRAIL_TICKS, PLAN_LOCK, CHUNK_LANES = range(len(PARAMS))
 
 
-def params_vector(config: EnvConfig, instrument: Instrument, schedule: Schedule, lanes: int, word_shift: int) -> np.ndarray:
+def params_vector(config: EnvConfig, instrument: Instrument, schedule: Schedule, lanes: int, chunk: int) -> np.ndarray:
     """int64[12]: what a resolved configuration and a schedule's end mean to physics."""
     values = [
         lanes, schedule.decisions, int(schedule.final_reason), instrument.tick_value_usd_micros, config.fee_usd_micros,
         config.margin_usd_micros, config.capital_usd_micros, config.max_lots, config.floor_usd_micros, config.trail_ticks,
-        config.plan_lock_steps, word_shift,
+        config.plan_lock_steps, chunk,
     ]  # fmt: skip
     return np.array(values, np.int64)
 
@@ -94,16 +94,17 @@ class Out(NamedTuple):
     orders: Any  # int64[lanes, slots, len(ORDER_SLOTS)]
     fills: Any  # int64[lanes, slots, len(FILL_SLOTS)]
     trades: Any  # int64[lanes, slots, len(TRADE_SLOTS)]
-    words: Any  # int64[places, diag.ROW]: what `diag` sums over lanes; lane i adds to place i >> params[WORD_SHIFT]
+    codes: Any  # int16[diag.CODES, stride]: what `diag` counts
 
 
 class Sums(NamedTuple):
-    """What the words of a step are summed into."""
+    """What `diag` counts and sums into."""
 
-    unpack: Any  # int64[leaves, 3], from `unpacking`
-    partials: Any  # int64[chunks, leaves]
-    totals: Any  # int64[leaves]
-    cumulated: Any  # int64[len(CUMULATED)]
+    partials: Any  # int64[chunks, diag.MERGED]
+    merged: Any  # int64[diag.MERGED]: bins, then amounts
+    previous: Any  # int64[len(diag.SUMMED)]: of the step before
+    moved: Any  # int64[len(diag.SUMMED)]: by the step
+    cumulated: Any  # int64[len(diag.SUMMED)]
 
 
 class World(NamedTuple):

@@ -1,231 +1,259 @@
 """The environment's columns of the `diag` table: integer sums over lanes of one step, so that no order of lanes or threads can change them.
 
-A step adds each lane to a few words. Counts are packed, eight bits each, into words that hold the sum of at most 64 lanes and are then
-unpacked; amounts have a word each. On the CPU the 64 lanes of a chunk, which one thread plays, add to one place; on CUDA every lane has a
-place of its own and a second kernel sums them.
+A step leaves three small codes per lane. They are counted into bins, chunk by chunk of lanes, and a few fields of the state are summed
+beside them; what a step moved is the difference of two such sums. Only when a row is asked for are the bins spread over the columns.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 
 from cuda_env import state as s
-from lob.actions import Direction, EndReason, Magnitude, OrderKind, Phase, Urgency, names
-from lob.jit import scalar
+from lob.actions import ACTIONS, Direction, EndReason, Magnitude, OrderKind, Phase, Urgency, names
+from lob.jit import kernel_cpu, scalar
 from lob.tables import Column
 from lob.units import PPM
 
-CHUNK_SHIFT = 6
-CHUNK = 1 << CHUNK_SHIFT
-"""Lanes whose packed counts are summed before they are unpacked: no count of a chunk exceeds eight bits."""
-BITS = 8
+CHUNK = 128
+"""Lanes that are counted together: a block on CUDA, and at least on the CPU, where one thread plays them and keeps their state near."""
+MOST_CHUNKS = 32
+"""More lanes than 32 chunks hold make longer chunks on the CPU, since merging chunks is work for one thread."""
 MASK63 = 2**63 - 1
 HOLD = int(Direction.HOLD)
-SESSION_CLOSE, CAPITAL_FLOOR, NOT_PLAYED = int(EndReason.SESSION_CLOSE), int(EndReason.CAPITAL_FLOOR), int(EndReason.NOT_PLAYED)
+SESSION_CLOSE, CAPITAL_FLOOR = int(EndReason.SESSION_CLOSE), int(EndReason.CAPITAL_FLOOR)
+WINDOW_END, STEP_LIMIT, TAPE_END = int(EndReason.WINDOW_END), int(EndReason.STEP_LIMIT), int(EndReason.TAPE_END)
 
-PICKED, PICKED_HOW, ACTUAL, GATES, ENDS, EVENTS, REALIZED, FEES, EQUITY, UNREALIZED, REWARD, LOTS, CHECKSUM = range(13)
-WORD_COUNT = 13
-ROW = 16
-"""Words of a place, rounded up to whole cache lines."""
-EVENT_BITS = 20
-LOTS_BITS = 32
+PICKED_CODE, ACTUAL_CODE, GATE_CODE = range(3)
+"""Rows of `out.codes`: the action picked, the action that physics made of it, the gates that acted, as bits."""
+CODES = 3
+UNPLAYED = ACTIONS
+"""Code of no action."""
+PLAN_LOCK, VARIANCE, MARGIN, KELLY, TRAIL, FLOOR = range(6)
+"""Bits of a gate code."""
 
+PICKED_BIN = 0
+ACTUAL_BIN = PICKED_BIN + ACTIONS + 1
+GATE_BIN = ACTUAL_BIN + ACTIONS + 1
+END_BIN = GATE_BIN + 64
+BINS = END_BIN + len(EndReason)
+RUNNING_BIN = END_BIN + 1 + int(EndReason.RUNNING)
+"""Counted: each action picked, each actual action, each combination of gates, each end reason (one up: NOT_PLAYED is -1)."""
 
-class Leaf(NamedTuple):
-    """One summed column: `bits` wide at `shift` of a word; 64 bits are a whole signed word."""
+SUMMED = (s.CASH, s.FEES, s.ORDER_COUNT, s.FILL_COUNT, s.TRADE_COUNT, s.EQUITY)
+"""State fields whose sums are kept from step to step: what moved is a difference."""
+LONG, SHORT, CHECKSUM = range(len(SUMMED), len(SUMMED) + 3)
+AMOUNTS = len(SUMMED) + 3
+MERGED = BINS + AMOUNTS
 
-    column: Column
-    word: int
-    shift: int
-    bits: int
-
-
-def _counts(prefix: str, enum, word: int, first: int, doc: str) -> list[Leaf]:
-    return [
-        Leaf(Column(f"{prefix}_{member.name.lower()}", "int64", "1", f"lanes {doc} {member.name.lower()}"), word, BITS * (first + i), BITS)
-        for i, member in enumerate(enum)
-    ]
-
-
-def _count(name: str, word: int, place: int, doc: str, bits: int = BITS) -> Leaf:
-    return Leaf(Column(name, "int64", "1", doc), word, bits * place, bits)
-
-
-def _amount(name: str, word: int, doc: str, unit: str = "usd_micros") -> Leaf:
-    return Leaf(Column(name, "int64", unit, doc), word, 0, 64)
-
-
-LEAVES = (
-    *_counts("picked.direction", Direction, PICKED, 0, "that picked"),
-    *_counts("picked.magnitude", Magnitude, PICKED, 4, "that picked"),
-    *_counts("picked.order", OrderKind, PICKED_HOW, 0, "that picked"),
-    *_counts("picked.urgency", Urgency, PICKED_HOW, 3, "that picked"),
-    *_counts("actual.direction", Direction, ACTUAL, 0, "that physics left at"),
-    *_counts("actual.magnitude", Magnitude, ACTUAL, 4, "that physics left at"),
-    _count("gate.plan_lock", GATES, 0, "lanes whose direction the plan lock turned to hold"),
-    _count("gate.variance_scale", GATES, 1, "lanes sized by a variance scale below one"),
-    _count("gate.margin_cap", GATES, 2, "lanes whose lots the margin cap lowered"),
-    _count("gate.kelly_cap", GATES, 3, "lanes whose lots the Kelly cap lowered further"),
-    _count("gate.trail_stop", GATES, 4, "lanes that the trail stop closed"),
-    _count("gate.capital_floor", GATES, 5, "lanes that have met the floor, in this step or before with lots left"),
-    _count("lanes.played", GATES, 6, "lanes that decided"),
-    _count("end.session_close", ENDS, 0, "episodes that ended with the session"),
-    _count("end.capital_floor", ENDS, 1, "episodes that ended by the floor"),
-    _count("end.final", ENDS, 2, "episodes that ended with the window, the tape or the step limit"),
-    _count("lanes.not_played", ENDS, 3, "lanes that were dead before the step"),
-    _count("trading.orders", EVENTS, 0, "orders sent", EVENT_BITS),
-    _count("trading.fills", EVENTS, 1, "fills", EVENT_BITS),
-    _count("trading.trades", EVENTS, 2, "trade rows closed", EVENT_BITS),
-    _amount("trading.realized_pnl_usd_micros_delta", REALIZED, "realised in this step, net of its fees"),
-    _amount("trading.fee_usd_micros_delta", FEES, "fees of this step"),
-    _amount("trading.equity_usd_micros", EQUITY, "equity after the step"),
-    _amount("trading.unrealized_usd_micros", UNREALIZED, "unrealised after the step"),
-    _amount("trading.reward_raw_usd_micros", REWARD, "change of equity in this step"),
-    Leaf(Column("trading.long_lots", "int64", "lots", "lots held long after the step"), LOTS, 0, LOTS_BITS),
-    Leaf(Column("trading.short_lots", "int64", "lots", "lots held short after the step"), LOTS, LOTS_BITS, LOTS_BITS),
-    Leaf(
-        Column("checksum.accounts", "int64", "1", "of cash, cost, position, trail, fees and fills, modulo 2^63"),
-        CHECKSUM,
-        0,
-        64,
-    ),
+_COUNTS = (
+    *((f"picked.direction_{m.name.lower()}", f"lanes that picked {m.name.lower()}") for m in Direction),
+    *((f"picked.magnitude_{m.name.lower()}", f"lanes that picked {m.name.lower()}") for m in Magnitude),
+    *((f"picked.order_{m.name.lower()}", f"lanes that picked {m.name.lower()}") for m in OrderKind),
+    *((f"picked.urgency_{m.name.lower()}", f"lanes that picked {m.name.lower()}") for m in Urgency),
+    *((f"actual.direction_{m.name.lower()}", f"lanes that physics left at {m.name.lower()}") for m in Direction),
+    *((f"actual.magnitude_{m.name.lower()}", f"lanes that physics left at {m.name.lower()}") for m in Magnitude),
+    ("gate.plan_lock", "lanes whose direction the plan lock turned to hold"),
+    ("gate.variance_scale", "lanes sized by a variance scale below one"),
+    ("gate.margin_cap", "lanes whose lots the margin cap lowered"),
+    ("gate.kelly_cap", "lanes whose lots the Kelly cap lowered further"),
+    ("gate.trail_stop", "lanes that the trail stop closed"),
+    ("gate.capital_floor", "lanes that have met the floor, in this step or before with lots left"),
+    ("lanes.played", "lanes that decided"),
+    ("end.session_close", "episodes that ended with the session"),
+    ("end.capital_floor", "episodes that ended by the floor"),
+    ("end.final", "episodes that ended with the window, the tape or the step limit"),
+    ("lanes.not_played", "lanes that were dead before the step"),
 )
-"""The summed columns, in the order of the totals vector."""
+_AMOUNTS = (
+    Column("trading.orders", "int64", "1", "orders sent"),
+    Column("trading.fills", "int64", "1", "fills"),
+    Column("trading.trades", "int64", "1", "trade rows closed"),
+    Column("trading.realized_pnl_usd_micros_delta", "int64", "usd_micros", "realised in this step, net of its fees"),
+    Column("trading.fee_usd_micros_delta", "int64", "usd_micros", "fees of this step"),
+    Column("trading.equity_usd_micros", "int64", "usd_micros", "equity after the step"),
+    Column("trading.unrealized_usd_micros", "int64", "usd_micros", "unrealised after the step"),
+    Column("trading.reward_raw_usd_micros", "int64", "usd_micros", "change of equity in this step"),
+    Column("trading.long_lots", "int64", "lots", "lots held long after the step"),
+    Column("trading.short_lots", "int64", "lots", "lots held short after the step"),
+    Column("checksum.accounts", "int64", "1", "of cash, cost, position, trail, fees and fills of all lanes, modulo 2^63"),
+    Column(
+        "trading.realized_pnl_usd_micros_cum", "int64", "usd_micros", "running sum over the phase: realised in this step, net of its fees"
+    ),
+    Column("trading.fee_usd_micros_cum", "int64", "usd_micros", "running sum over the phase: fees of this step"),
+    Column("trading.trades_cum", "int64", "1", "running sum over the phase: trade rows closed"),
+)
 
-_CUMULATED = ("trading.realized_pnl_usd_micros_delta", "trading.fee_usd_micros_delta", "trading.trades")
-
-
-def _cumulative(name: str) -> Column:
-    of = next(leaf.column for leaf in LEAVES if leaf.column.name == name)
-    return Column(name.removesuffix("_delta") + "_cum", "int64", of.unit, f"running sum over the phase: {of.doc}")
-
-
-CUMULATED = tuple(next(i for i, leaf in enumerate(LEAVES) if leaf.column.name == name) for name in _CUMULATED)
-"""Places in LEAVES of what has a running sum."""
-
-KEY = (
+DIAG = (
     Column("phase", "int8", "code", "train, eval or replay", names(Phase)),
     Column("step", "int32", "1", "decision of the phase, counted from 0; the drain is the last"),
     Column("ts_observed_ns", "int64", "ns", "receive time of the last row that the observation rests on (lane 0)"),
     Column("ts_decided_ns", "int64", "ns", "when it decided (lane 0)"),
+    *(Column(name, "int64", "1", doc) for name, doc in _COUNTS),
+    *_AMOUNTS,
 )
-
-DIAG = KEY + tuple(leaf.column for leaf in LEAVES) + tuple(_cumulative(name) for name in _CUMULATED)
 """The environment's columns of `diag`; `sim` puts the policy's beside them."""
 
 
-def unpacking() -> np.ndarray:
-    """int64[leaves, 3]: word, shift and bits of each leaf, for kernels."""
-    return np.array([[leaf.word, leaf.shift, leaf.bits] for leaf in LEAVES], np.int64)
+def chunk_lanes(lanes: int, device: str) -> int:
+    """Lanes of a chunk, a multiple of 8."""
+    return CHUNK if device == "cuda" else max(CHUNK, -(-lanes // (8 * MOST_CHUNKS)) * 8)
 
 
 @scalar
-def checksum_word(lane, state):
-    """A lane's share of the checksum: a sum of fields with odd weights, times an odd number of the lane, modulo 2^63."""
-    mixed = (
-        state[s.CASH, lane] * 1_000_003
-        + state[s.COST, lane] * 7_368_787
-        + (state[s.POSITION, lane] + 2 * state[s.FILL_COUNT, lane]) * 15_485_863
-        + (state[s.TRAIL, lane] + 2 * state[s.OPEN_FEE, lane]) * 32_452_843
-    ) & MASK63
-    return (mixed * (2 * lane + 1)) & MASK63
+def bit(condition, at):
+    """1 << at if the condition holds, else 0: no branch, since what random lanes do cannot be predicted."""
+    return (1 if condition else 0) << at
 
 
 @scalar
-def clear_words(place, out):
-    """Nothing summed yet at a place."""
-    for word in range(WORD_COUNT):
-        out.words[place, word] = 0
-
-
-@scalar
-def add_amounts(lane, place, realized, fee, worth, orders, fills, trades, state, out):
-    """Add what living, dead and draining lanes have in common."""
-    position = state[s.POSITION, lane]
-    out.words[place, EVENTS] += orders + (fills << EVENT_BITS) + (trades << (2 * EVENT_BITS))
-    out.words[place, REALIZED] += realized
-    out.words[place, FEES] += fee
-    out.words[place, EQUITY] += state[s.EQUITY, lane]
-    out.words[place, UNREALIZED] += worth
-    out.words[place, REWARD] += out.reward[lane]
-    out.words[place, LOTS] += position if position > 0 else (-position) << LOTS_BITS
-    out.words[place, CHECKSUM] = (out.words[place, CHECKSUM] + checksum_word(lane, state)) & MASK63
-
-
-@scalar
-def add_unpicked(lane, place, out):
-    """Add a lane that decided nothing in this step: dead, or at the drain."""
-    end = out.end_reason[lane]
-    at = 2
-    if end == NOT_PLAYED:
-        at = 3
-    elif end == CAPITAL_FLOOR:
-        at = 1
-    out.words[place, ENDS] += 1 << (BITS * at)
-
-
-@scalar
-def one_if(condition, at):
-    """A packed count of one in field `at`, or nothing, without a branch."""
-    return (1 if condition else 0) << (BITS * at)
-
-
-@scalar
-def add_picked(place, branches, actual_direction, actual_magnitude, gates, variance_scale, breached, end, out):
-    """Add the packed counts of a lane that decided. `branches` are (direction, magnitude, order, urgency) of its pick."""
-    direction, magnitude, order, urgency = branches
-    out.words[place, PICKED] += (1 << (BITS * direction)) + (1 << (BITS * (4 + magnitude)))
-    out.words[place, PICKED_HOW] += (1 << (BITS * order)) + (1 << (BITS * (3 + urgency)))
-    out.words[place, ACTUAL] += (1 << (BITS * actual_direction)) + (1 << (BITS * (4 + actual_magnitude)))
+def gate_code(direction, gates, variance_scale, breached):
+    """Which gates acted, as bits."""
     sized = gates.scaled > 0
-    out.words[place, GATES] += (
-        one_if((direction != HOLD) & (gates.direction == HOLD), 0)
-        + one_if(sized & (variance_scale < PPM), 1)
-        + one_if(sized & (gates.margin_cap < gates.scaled), 2)
-        + one_if(sized & (gates.kelly_cap < min(gates.scaled, gates.margin_cap)), 3)
-        + one_if(gates.trail != 0, 4)
-        + one_if(breached != 0, 5)
-        + one_if(True, 6)
+    return (
+        bit((direction != HOLD) & (gates.direction == HOLD), PLAN_LOCK)
+        + bit(sized & (variance_scale < PPM), VARIANCE)
+        + bit(sized & (gates.margin_cap < gates.scaled), MARGIN)
+        + bit(sized & (gates.kelly_cap < min(gates.scaled, gates.margin_cap)), KELLY)
+        + (gates.trail << TRAIL)
+        + (breached << FLOOR)
     )
-    out.words[place, ENDS] += one_if(end == SESSION_CLOSE, 0) + one_if(end == CAPITAL_FLOOR, 1)
 
 
 @scalar
-def leaf_of(word_sum, shift, bits):
-    """The part of a summed word that a leaf holds."""
-    if bits == 64:
-        return word_sum
-    return (word_sum >> shift) & ((1 << bits) - 1)
+def write_codes(lane, picked, actual, gates, out):
+    """Leave a lane's codes for `count_lane`."""
+    out.codes[PICKED_CODE, lane] = picked
+    out.codes[ACTUAL_CODE, lane] = actual
+    out.codes[GATE_CODE, lane] = gates
 
 
 @scalar
-def unpack_chunk(chunk, place, unpack, out, partials):
-    """Unpack the words of one place, the sum of a whole chunk, into `partials[chunk]`."""
-    for leaf in range(unpack.shape[0]):
-        partials[chunk, leaf] = leaf_of(out.words[place, unpack[leaf, 0]], unpack[leaf, 1], unpack[leaf, 2])
+def bins_of(lane, out):
+    """The four bins that a lane counts in."""
+    return (
+        PICKED_BIN + out.codes[PICKED_CODE, lane],
+        ACTUAL_BIN + out.codes[ACTUAL_CODE, lane],
+        GATE_BIN + out.codes[GATE_CODE, lane],
+        END_BIN + 1 + out.end_reason[lane],
+    )
 
 
 @scalar
-def chunk_leaf(first, last, leaf, unpack, out):
-    """One leaf's sum over places [first, last), at most CHUNK lanes: what one CUDA thread does, whose words are one place a lane."""
-    word = unpack[leaf, 0]
-    total = 0
-    for place in range(first, last):
-        total += out.words[place, word]
-    if word == CHECKSUM:
-        total &= MASK63
-    return leaf_of(total, unpack[leaf, 1], unpack[leaf, 2])
+def amount_rows(first, last, state):
+    """The state fields that amounts are made of, as slices: their indices are known not to be negative, so loops become vector code."""
+    return (
+        state[s.CASH, first:last],
+        state[s.FEES, first:last],
+        state[s.ORDER_COUNT, first:last],
+        state[s.FILL_COUNT, first:last],
+        state[s.TRADE_COUNT, first:last],
+        state[s.EQUITY, first:last],
+        state[s.POSITION, first:last],
+        state[s.COST, first:last],
+        state[s.TRAIL, first:last],
+        state[s.OPEN_FEE, first:last],
+    )
 
 
 @scalar
-def total_up(chunks, partials, totals, cumulated):
-    """Sum the chunks' partials and carry the running sums on. The checksum stays modulo 2^63."""
-    leaves = totals.shape[0]
-    for leaf in range(leaves):
-        totals[leaf] = 0
+def amounts_of(i, lane, rows):
+    """One lane's amounts: the fields of SUMMED, long lots, short lots, and its share of the checksum.
+
+    The checksum is a sum of shifted fields times an odd number of the lane; wrapped or not, its low 63 bits are the same.
+    """
+    cash, fees, orders, fills, trades, equity, position, cost, trail, open_fee = rows
+    mixed = cash[i] + (cost[i] << 9) + ((position[i] + 2 * fills[i]) << 17) + ((trail[i] + 2 * open_fee[i]) << 23)
+    share = (mixed * (2 * lane + 1)) & MASK63
+    return cash[i], fees[i], orders[i], fills[i], trades[i], equity[i], max(position[i], 0), max(-position[i], 0), share
+
+
+@scalar
+def count_chunk(first, last, chunk, state, out, partials):
+    """Bins and amounts of lanes [first, last) into `partials[chunk]`. Most lanes go on running: that bin is what the others leave."""
+    row = partials[chunk]
+    for place in range(MERGED):
+        row[place] = 0
+    ended = 0
+    for lane in range(first, last):
+        picked, actual, gates, end = bins_of(lane, out)
+        row[picked] += 1
+        row[actual] += 1
+        row[gates] += 1
+        if end != RUNNING_BIN:
+            row[end] += 1
+            ended += 1
+    row[RUNNING_BIN] = last - first - ended
+    rows = amount_rows(first, last, state)
+    cash, fees, orders, fills, trades, equity, long_lots, short_lots, check = 0, 0, 0, 0, 0, 0, 0, 0, 0
+    for i in range(last - first):
+        a, b, c, d, e, f, g, h, j = amounts_of(i, first + i, rows)
+        cash += a
+        fees += b
+        orders += c
+        fills += d
+        trades += e
+        equity += f
+        long_lots += g
+        short_lots += h
+        check += j
+    for which, total in enumerate((cash, fees, orders, fills, trades, equity, long_lots, short_lots, check & MASK63)):
+        row[BINS + which] = total
+
+
+@scalar
+def merge(chunks, sums):
+    """Sum the chunks' partials."""
+    merged = sums.merged
+    for place in range(MERGED):
+        merged[place] = 0
     for chunk in range(chunks):
-        for leaf in range(leaves):
-            totals[leaf] += partials[chunk, leaf]
-    totals[leaves - 1] &= MASK63
-    for i in range(len(CUMULATED)):
-        cumulated[i] += totals[CUMULATED[i]]
+        row = sums.partials[chunk]
+        for place in range(MERGED):
+            merged[place] += row[place]
+
+
+@scalar
+def carry(sums):
+    """What the step moved, and the running sums; the checksum stays modulo 2^63."""
+    for i in range(len(SUMMED)):
+        now = sums.merged[BINS + i]
+        sums.moved[i] = now - sums.previous[i]
+        sums.cumulated[i] += sums.moved[i]
+        sums.previous[i] = now
+    sums.merged[BINS + CHECKSUM] &= MASK63
+
+
+@kernel_cpu
+def spread(merged, counts):
+    """Spread the bins over the counted columns, in the order of `_COUNTS`."""
+    counts[:] = 0
+    played = 0
+    for action in range(ACTIONS):
+        picked, actual = merged[PICKED_BIN + action], merged[ACTUAL_BIN + action]
+        counts[action // 27] += picked
+        counts[4 + action % 27 // 9] += picked
+        counts[7 + action % 9 // 3] += picked
+        counts[10 + action % 3] += picked
+        counts[13 + action // 27] += actual
+        counts[17 + action % 27 // 9] += actual
+        played += picked
+    for code in range(64):
+        for at in range(6):
+            if code >> at & 1:
+                counts[20 + at] += merged[GATE_BIN + code]
+    counts[26] = played
+    counts[27] = merged[END_BIN + 1 + SESSION_CLOSE]
+    counts[28] = merged[END_BIN + 1 + CAPITAL_FLOOR]
+    counts[29] = merged[END_BIN + 1 + WINDOW_END] + merged[END_BIN + 1 + STEP_LIMIT] + merged[END_BIN + 1 + TAPE_END]
+    counts[30] = merged[END_BIN]
+
+
+def diag_values(merged: np.ndarray, moved: np.ndarray, cumulated: np.ndarray) -> list[int]:
+    """The values of DIAG after its first four columns."""
+    counts = np.empty(len(_COUNTS), np.int64)
+    spread(merged, counts)
+    cash, _, _, _, _, equity, long_lots, short_lots, check = merged[BINS:].tolist()
+    realized, fees, orders, fills, trades, reward = moved.tolist()
+    realized_cum, fees_cum, _, _, trades_cum, _ = cumulated.tolist()
+    return [
+        *counts.tolist(), orders, fills, trades, realized, fees, equity, equity - cash, reward, long_lots, short_lots, check,
+        realized_cum, fees_cum, trades_cum,
+    ]  # fmt: skip

@@ -83,6 +83,7 @@ class Env:
         self._initial = torch.tensor(s.reset_values(self.config.capital_usd_micros), device=self.device)[:, None]
         self._kept = torch.tensor(s.kept(), device=self.device)[:, None]
         self.state.copy_(self._initial.expand_as(self.state))
+        self._rebase()
         self._runner = _runner(self.world, threads)
 
     def _allocate(self, features: np.ndarray, slots: int, diag: bool) -> a.World:
@@ -111,19 +112,20 @@ class Env:
             orders=slotted("orders", len(a.ORDER_SLOTS)),
             fills=slotted("fills", len(a.FILL_SLOTS)),
             trades=slotted("trades", len(a.TRADE_SLOTS)),
-            words=self._words(diag),
+            codes=zeros((g.CODES, stride if diag else 0), torch.int16),
         )
-        word_shift = 0 if self.device.type == "cuda" else g.CHUNK_SHIFT
+        chunk = g.chunk_lanes(lanes, self.device.type)
         sums = a.Sums(
-            unpack=given(g.unpacking()),
-            partials=zeros((-(-lanes // g.CHUNK), len(g.LEAVES))),
-            totals=zeros(len(g.LEAVES)),
-            cumulated=zeros(len(g.CUMULATED)),
+            partials=zeros((-(-lanes // chunk), g.MERGED)),
+            merged=zeros(g.MERGED),
+            previous=zeros(len(g.SUMMED)),
+            moved=zeros(len(g.SUMMED)),
+            cumulated=zeros(len(g.SUMMED)),
         )
         return a.World(
             market=a.Market(*(given(array) for array in a.market_arrays(self.tape))),
             plan=given(a.plan_array(self.tape, self.schedule)),
-            params=given(a.params_vector(self.config, self.tape.instrument, self.schedule, lanes, word_shift)),
+            params=given(a.params_vector(self.config, self.tape.instrument, self.schedule, lanes, chunk)),
             features=given(features.astype(np.float32, copy=False)),
             state=zeros((len(s.FIELDS), stride)),
             out=out,
@@ -131,12 +133,6 @@ class Env:
             last_observation=zeros((lanes, STATE_DIM), torch.float32),
             sums=sums,
         )
-
-    def _words(self, diag: bool) -> torch.Tensor:
-        """Places of diag's words: one a chunk on the CPU; one a lane on CUDA, laid out so that neighbouring lanes lie together."""
-        if self.device.type == "cuda":
-            return torch.zeros((g.ROW, self.lanes if diag else 0), dtype=torch.int64, device=self.device).t()
-        return torch.zeros((-(-self.lanes // g.CHUNK) if diag else 0, g.ROW), dtype=torch.int64, device=self.device)
 
     @property
     def stream(self) -> torch.cuda.Stream:
@@ -172,6 +168,12 @@ class Env:
         chosen[: self.lanes] = mask
         self.state.copy_(torch.where(chosen & ~self._kept, self._initial, self.state))
         self.state[s.EPISODE] += chosen
+        self._rebase()
+
+    def _rebase(self) -> None:
+        """What `diag` says that the next step moved counts from the state as it is now."""
+        fields = [self.state[field, : self.lanes].sum() for field in g.SUMMED]
+        self.world.sums.previous.copy_(torch.stack(fields))
 
     def run_steps(self, actions: np.ndarray, inputs: Picks, observe: bool = False) -> None:
         """Many steps at once on the CPU, for picks that are known: actions int32[T, lanes], gate inputs from `inputs` (whose `action`
@@ -184,6 +186,7 @@ class Env:
             raise BadInput("run_steps runs on the CPU: capture step() in a graph instead")
         if self._runner.run(np.ascontiguousarray(actions, np.int32), inputs, observe):
             self._refuse()
+        self._rebase()
 
     @property
     def played(self) -> torch.Tensor:
@@ -192,12 +195,13 @@ class Env:
 
     def diag(self) -> dict[str, int]:
         """The environment's part of the last step's `diag` row (`cuda_env.diag.DIAG`)."""
-        if self.world.out.words.shape[0] == 0:
+        if self.world.out.codes.shape[1] == 0:
             raise BadInput("diag is off in this environment")
         cursor, status, clock = (int(self.state[field, 0]) for field in (s.CURSOR, s.STATUS, s.CLOCK))
         row = cursor if status == s.DRAINED else cursor - 1
         values = [self.phase, clock - 1, int(self.schedule.ts_observed_ns[row]), int(self.schedule.ts_decided_ns[row])]
-        values += self.world.sums.totals.tolist() + self.world.sums.cumulated.tolist()
+        sums = self.world.sums
+        values += g.diag_values(*(tensor.cpu().numpy() for tensor in (sums.merged, sums.moved, sums.cumulated)))
         return dict(zip((column.name for column in g.DIAG), values, strict=True))
 
     def rows(self, table: str) -> dict[str, np.ndarray]:

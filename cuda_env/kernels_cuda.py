@@ -5,12 +5,13 @@ Import this module only where CUDA is wanted: numba's CUDA side is slow to impor
 
 import lob.jit
 from cuda_env.arrays import LANES, MARK_MID2
-from cuda_env.diag import CHUNK, chunk_leaf, clear_words
+from cuda_env.diag import BINS, CHUNK, MERGED, amount_rows, amounts_of, bins_of, carry
 from cuda_env.observe import lane_slots, market_slots
 from cuda_env.state import CURSOR
 from cuda_env.step import drain_lane, step_lane
 
 cuda = lob.jit.cuda()
+int64 = lob.jit.int64
 
 THREADS = 128
 """Threads in a block."""
@@ -24,8 +25,6 @@ def step(picks, w):
     """One step: one thread a lane, at least `lanes` threads."""
     lane = cuda.grid(1)
     if lane < w.params[LANES]:
-        if w.out.words.shape[0] > 0:
-            clear_words(lane, w.out)
         step_lane(lane, picks, w.market, w.plan, w.params, w.state, w.out)
 
 
@@ -34,8 +33,6 @@ def drain(w):
     """The drain: one thread a lane."""
     lane = cuda.grid(1)
     if lane < w.params[LANES]:
-        if w.out.words.shape[0] > 0:
-            clear_words(lane, w.out)
         drain_lane(lane, w.market, w.plan, w.params, w.state, w.out)
 
 
@@ -64,12 +61,27 @@ def keep_last(w):
 
 
 @cuda.jit
-def sum_words(w):
-    """Partial sums of `diag`: one thread for each chunk of lanes and leaf."""
-    thread = cuda.grid(1)
-    leaves = w.sums.unpack.shape[0]
-    chunk = thread // leaves
-    if chunk < w.sums.partials.shape[0]:
-        leaf = thread % leaves
-        last = min(w.params[LANES], (chunk + 1) * CHUNK)
-        w.sums.partials[chunk, leaf] = chunk_leaf(chunk * CHUNK, last, leaf, w.sums.unpack, w.out)
+def count(w):
+    """What `diag` counts of a chunk of lanes: one block of CHUNK threads a chunk; integers, so their order cannot matter."""
+    sums = cuda.shared.array(MERGED, int64)
+    chunk, thread = cuda.blockIdx.x, cuda.threadIdx.x
+    first, last = chunk * CHUNK, min(w.params[LANES], (chunk + 1) * CHUNK)
+    for place in range(thread, MERGED, CHUNK):
+        sums[place] = 0
+    cuda.syncthreads()
+    lane = first + thread
+    if lane < last:
+        for place in bins_of(lane, w.out):
+            cuda.atomic.add(sums, place, 1)
+        for which, value in enumerate(amounts_of(lane, lane, amount_rows(0, last, w.state))):
+            cuda.atomic.add(sums, BINS + which, value)
+    cuda.syncthreads()
+    for place in range(thread, MERGED, CHUNK):
+        w.sums.partials[chunk, place] = sums[place]
+
+
+@cuda.jit
+def carry_on(w):
+    """`carry`, on one thread."""
+    if cuda.grid(1) == 0:
+        carry(w.sums)

@@ -8,7 +8,7 @@ import torch
 
 from cuda_env import kernels_cuda as k
 from cuda_env.arrays import LANES, Out, World
-from cuda_env.diag import CUMULATED, MASK63
+from cuda_env.diag import CHUNK
 from cuda_env.run_cpu import as_numpy
 from lob.jit import cuda
 from lob.picks import Picks
@@ -33,8 +33,6 @@ class CudaRunner:
         device = world.state.device
         lanes = int(world.params[LANES])
         self.picks = Picks(*(torch.zeros(lanes, dtype=torch.int32, device=device) for _ in range(4)))
-        self._cumulated_of = torch.tensor(CUMULATED, device=device)
-        self._delta = torch.zeros(len(CUMULATED), dtype=torch.int64, device=device)
         with torch.cuda.device(device):
             self.stream = torch.cuda.Stream()
             numba_stream = cuda().external_stream(self.stream.cuda_stream)
@@ -42,18 +40,18 @@ class CudaRunner:
             torch.cuda.synchronize()
             w, picks = as_device(world), as_device(self.picks)
             per_lane, per_warp = -(-lanes // k.THREADS), -(-lanes * k.WARP // k.THREADS)
-            sums = -(-world.sums.partials.numel() // k.THREADS)
 
-            def launcher(kernel, blocks, *arguments):
+            def launcher(kernel, blocks, *arguments, threads=k.THREADS):
                 # Specialised on these arguments: compiled now, and no look-up of types at a launch.
-                configured = kernel.specialize(*arguments)[blocks, k.THREADS, numba_stream]
+                configured = kernel.specialize(*arguments)[blocks, threads, numba_stream]
                 return lambda: configured(*arguments)
 
             self._step = launcher(k.step, per_lane, picks, w)
             self._drain = launcher(k.drain, per_lane, w)
             self._observe = launcher(k.observe, per_warp, w)
             self._keep_last = launcher(k.keep_last, per_warp, w)
-            self._sum_words = launcher(k.sum_words, sums, w)
+            self._count = launcher(k.count, world.sums.partials.shape[0], w, threads=CHUNK)
+            self._carry_on = launcher(k.carry_on, 1, w, threads=k.WARP)
 
     def _ordered(self, launch) -> None:
         """Run launches on the own stream, in order with the caller's."""
@@ -93,14 +91,11 @@ class CudaRunner:
 
     def _after(self) -> None:
         self._keep_last()
-        if self._tensors.out.words.shape[0] == 0:
+        if self._tensors.out.codes.shape[1] == 0:
             return
-        self._sum_words()
-        sums = self._tensors.sums
-        torch.sum(sums.partials, dim=0, out=sums.totals)
-        sums.totals[-1:].bitwise_and_(MASK63)  # the checksum is the last leaf
-        torch.index_select(sums.totals, 0, self._cumulated_of, out=self._delta)
-        sums.cumulated.add_(self._delta)
+        self._count()
+        torch.sum(self._tensors.sums.partials, dim=0, out=self._tensors.sums.merged)
+        self._carry_on()
 
     def faulty(self) -> bool:
         """Whether a lane has a fault; waits for the device."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from cuda_env import arrays as a
 from cuda_env import state as s
-from cuda_env.diag import add_amounts, add_picked, add_unpicked
+from cuda_env.diag import UNPLAYED, gate_code, write_codes
 from cuda_env.exchange import log_order, new_order, walk
 from cuda_env.physics import PPM, kelly_cap_lots, magnitude_bin, margin_cap_lots, scaled_lots, trail_met, unrealized
 from lob.actions import ACTIONS, NOT_PLAYED, Direction, EndReason, FillReason, decode_action, encode_action
@@ -175,23 +175,8 @@ def set_end(lane, reason, out):
 
 @scalar
 def account(lane, state):
-    """What a step's changes are taken from: (cash, equity, fees, orders, fills, trade rows)."""
-    return (
-        state[s.CASH, lane],
-        state[s.EQUITY, lane],
-        state[s.FEES, lane],
-        state[s.ORDER_COUNT, lane],
-        state[s.FILL_COUNT, lane],
-        state[s.TRADE_COUNT, lane],
-    )
-
-
-@scalar
-def count_changes(lane, place, before, worth, state, out):
-    """Add what `diag` sums of the account's changes."""
-    realized, fee = state[s.CASH, lane] - before[0], state[s.FEES, lane] - before[2]
-    orders, fills = state[s.ORDER_COUNT, lane] - before[3], state[s.FILL_COUNT, lane] - before[4]
-    add_amounts(lane, place, realized, fee, worth, orders, fills, state[s.TRADE_COUNT, lane] - before[5], state, out)
+    """What a step's changes are taken from: (cash, equity, fees, fills)."""
+    return state[s.CASH, lane], state[s.EQUITY, lane], state[s.FEES, lane], state[s.FILL_COUNT, lane]
 
 
 @scalar
@@ -229,12 +214,10 @@ def log_step(lane, pick, gates, kelly, floor_met, actual, row, before, worth, re
 
 
 @scalar
-def log_unplayed(lane, row, reason, before, is_drain, params, state, out):
+def log_unplayed(lane, row, reason, before, is_drain, state, out):
     """The row of a dead lane, or of the drain: no pick, no gate."""
-    if out.words.shape[0] > 0:
-        place = lane >> params[a.WORD_SHIFT]
-        add_unpicked(lane, place, out)
-        count_changes(lane, place, before, 0, state, out)
+    if out.codes.shape[1] > 0:
+        write_codes(lane, UNPLAYED, UNPLAYED, 0, out)
     none = NOT_PLAYED
     gates = Gates(none, none, none, none, none, 0, CROSSED)
     log_step(lane, (none, none, none, none), gates, none, none, none, row, before, 0, reason, is_drain, state, out)
@@ -258,7 +241,7 @@ def finish(lane, row, plan, state):
 
 
 @scalar
-def skip_dead(lane, row, is_drain, params, state, out):
+def skip_dead(lane, row, is_drain, state, out):
     """A dead lane's step: nothing happens, and the log says so."""
     begin(lane, out)
     out.reward[lane] = 0
@@ -266,7 +249,7 @@ def skip_dead(lane, row, is_drain, params, state, out):
     out.terminated[lane] = 0
     out.truncated[lane] = 0
     before = account(lane, state)
-    log_unplayed(lane, row, NOT_PLAYED, before, is_drain, params, state, out)
+    log_unplayed(lane, row, NOT_PLAYED, before, is_drain, state, out)
 
 
 @scalar
@@ -277,7 +260,7 @@ def step_lane(lane, picks, market, plan, params, state, out):
         out.fault[lane] = a.FAULT_PAST_END
         return
     if state[s.STATUS, lane] != s.LIVING:
-        skip_dead(lane, row, 0, params, state, out)
+        skip_dead(lane, row, 0, state, out)
         finish(lane, row, plan, state)
         return
     action = picks.action[lane]
@@ -307,16 +290,14 @@ def step_lane(lane, picks, market, plan, params, state, out):
     if breached != 0 and position == 0:
         reason = CAPITAL_FLOOR
         state[s.STATUS, lane] = s.DEAD
-    traded = state[s.FILL_COUNT, lane] != before[4]
+    traded = state[s.FILL_COUNT, lane] != before[3]
     direction, magnitude = actual_branches(gates.direction, traded, position, params[a.MAX_LOTS])
     state[s.LAST_DIRECTION, lane] = 1 if direction == LONG else (-1 if direction == SHORT else 0)
     out.reward[lane] = state[s.EQUITY, lane] - before[1]
     set_end(lane, reason, out)
     actual = encode_action(direction, magnitude, 0, urgency)
-    if out.words.shape[0] > 0:
-        place = lane >> params[a.WORD_SHIFT]
-        add_picked(place, branches, direction, magnitude, gates, variance_scale, breached, reason, out)
-        count_changes(lane, place, before, worth, state, out)
+    if out.codes.shape[1] > 0:
+        write_codes(lane, action, actual, gate_code(branches[0], gates, variance_scale, breached), out)
     pick = (action, conviction, health, variance_scale)
     log_step(lane, pick, gates, kelly, breached, actual, row, before, worth, reason, 0, state, out)
     finish(lane, row, plan, state)
@@ -330,7 +311,7 @@ def drain_lane(lane, market, plan, params, state, out):
         out.fault[lane] = a.FAULT_NOT_AT_END if row != params[a.DECISIONS] else a.FAULT_PAST_END
         return
     if state[s.STATUS, lane] == s.DEAD:
-        skip_dead(lane, row, 1, params, state, out)
+        skip_dead(lane, row, 1, state, out)
         state[s.CLOCK, lane] += 1
         state[s.STATUS, lane] = s.DRAINED
         return
@@ -351,6 +332,6 @@ def drain_lane(lane, market, plan, params, state, out):
     state[s.LAST_DIRECTION, lane] = 0
     out.reward[lane] = state[s.EQUITY, lane] - before[1]
     set_end(lane, reason, out)
-    log_unplayed(lane, row, reason, before, 1, params, state, out)
+    log_unplayed(lane, row, reason, before, 1, state, out)
     state[s.CLOCK, lane] += 1
     state[s.STATUS, lane] = s.DRAINED

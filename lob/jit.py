@@ -51,6 +51,9 @@ prange = numba.prange
 set_threads = numba.set_num_threads
 """Number of threads that the parallel kernels called next from this thread use."""
 
+int64 = numba.int64
+"""Element type of a kernel's shared array."""
+
 MAX_THREADS = numba.config.NUMBA_NUM_THREADS
 """The most that `set_threads` accepts."""
 

@@ -17,9 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cuda_env import arrays as a
 from cuda_env.config import EnvConfig
-from cuda_env.diag import ROW
 from lob.actions import EndReason, Phase
 from lob.instruments import Instrument
 from tests.market_maker import ES, features, random_tape, second_ticks, slow_schedule
@@ -169,20 +167,18 @@ class Simulated:
         assert os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
         self.k, self.lanes = kernels_cuda, env.lanes
         self.grids = each(env.world, lambda tensor: Grid(tensor.numpy()))
-        # As on the device, every lane has its own place for diag's words.
-        self.grids.params[a.WORD_SHIFT] = 0
-        self.grids = self.grids._replace(out=self.grids.out._replace(words=Grid(np.zeros((env.lanes, ROW), np.int64))))
 
-    def _launch(self, kernel, threads: int, *arguments: Any) -> None:
-        kernel[-(-threads // self.k.THREADS), self.k.THREADS](*arguments, self.grids)
+    def _launch(self, kernel, threads: int, *arguments: Any, block: int | None = None) -> None:
+        block = block or self.k.THREADS
+        kernel[-(-threads // block), block](*arguments, self.grids)
 
     def _after(self) -> None:
-        from cuda_env.diag import total_up
+        from cuda_env.diag import CHUNK, merge
 
         self._launch(self.k.keep_last, self.lanes * self.k.WARP)
-        sums = self.grids.sums
-        self._launch(self.k.sum_words, sums.partials.size)
-        total_up(sums.partials.shape[0], sums.partials, sums.totals, sums.cumulated)
+        self._launch(self.k.count, self.lanes, block=CHUNK)
+        merge(self.grids.sums.partials.shape[0], self.grids.sums)
+        self._launch(self.k.carry_on, 1, block=1)
 
     def step(self, inputs: np.ndarray) -> None:
         from lob.picks import Picks
@@ -224,7 +220,7 @@ def written(world: Any, lanes: int) -> dict[str, np.ndarray]:
     arrays = {"state": world.state[:, :lanes], "observation": world.observation, "last_observation": world.last_observation}
     arrays |= {name: getattr(out, name) for name in ("reward", "end_reason", "terminated", "truncated", "fault")}
     arrays |= {"steps": out.steps[:, :lanes], "counts": out.counts[:, :lanes]}
-    arrays |= {"totals": world.sums.totals, "cumulated": world.sums.cumulated}
+    arrays |= {name: getattr(world.sums, name) for name in ("merged", "previous", "moved", "cumulated")}
     result = {name: array[None].copy() for name, array in arrays.items()}
     for i, name in enumerate(("orders", "fills", "trades")):
         stored = getattr(out, name)

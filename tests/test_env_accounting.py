@@ -9,7 +9,8 @@ import pytest
 
 from cuda_env.config import EnvConfig
 from cuda_env.env import Env
-from lob.actions import EndReason, FillReason, Phase
+from cuda_env.state import TRADE_COUNT
+from lob.actions import Direction, EndReason, FillReason, Phase
 from tests.env_builds import CASES, make_env, random_inputs
 from tests.env_play import FLAT, HOLD, LONG, LONG_HALF, LONG_QUARTER, SHORT, gather, scripted
 from tests.market_maker import ES, book_tape, features, random_tape, second_ticks, slow_schedule
@@ -183,6 +184,12 @@ def test_diag_sums_what_the_tables_hold():
                     assert [diag[name] for name in names] == [int((values == code).sum()) for code in range(len(names))], branch
             assert diag["lanes.not_played"] == (steps["end_reason"] == EndReason.NOT_PLAYED).sum()
             assert diag["end.capital_floor"] == (steps["end_reason"] == EndReason.CAPITAL_FLOOR).sum()
+            final = np.isin(steps["end_reason"], [EndReason.WINDOW_END, EndReason.STEP_LIMIT, EndReason.TAPE_END])
+            assert diag["end.final"] == final.sum()
+            locked = (steps["picked_direction"] != Direction.HOLD) & (steps["locked_direction"] == Direction.HOLD)
+            assert diag["gate.plan_lock"] == locked.sum()
+            assert diag["gate.variance_scale"] == ((steps["scaled_lots"] > 0) & (steps["variance_scale_ppm"] < PPM)).sum()
+            assert diag["trading.trades_cum"] == env.state[TRADE_COUNT, : env.lanes].sum()
             assert diag["end.session_close"] == (steps["end_reason"] == EndReason.SESSION_CLOSE).sum()
             assert diag["gate.trail_stop"] == (steps["trail_triggered"] == 1).sum()
             assert diag["gate.capital_floor"] == (steps["floor_triggered"] == 1).sum()
