@@ -1,80 +1,134 @@
-"""The CUDA build on a real card: equal to njit bit for bit, eager and captured in a torch graph. Run by hand: `pytest -m cuda`."""
+"""The environment on a real CUDA device: the same bits as njit, eager and captured in a graph. Skipped where there is no device."""
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
+from cuda_env import state as s
+from lob.errors import BadInput
+from lob.picks import Picks
+from tests.env_builds import CASES, Njit, make_env, random_inputs, trace
+from tests.test_env_three_builds import assert_equal
 
-from cuda_env.env import EMIT  # noqa: E402
-from lob.picks import Picks  # noqa: E402
-from tests.env_builds import CASES, make_env, random_inputs  # noqa: E402
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
 
-pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")]
-
-OUTPUTS = ("reward_raw", "terminated", "truncated", "end_reason", "last_observation")
-
-
-def picks_of(inputs: np.ndarray, step: int, device: str) -> Picks:
-    return Picks(*(torch.from_numpy(np.ascontiguousarray(row, np.int32)).to(device) for row in inputs[step]))
-
-
-def bits(tensor) -> np.ndarray:
-    values = tensor.cpu().numpy()
-    return values.view(np.int32) if values.dtype == np.float32 else values
+MANY = CASES[0]._replace(lanes=1000)  # several blocks, the last one partly filled; several chunks of diag
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"case-{case.seed}")
-def test_cuda_equals_njit_bit_for_bit_in_every_row_observation_and_sum(case):
-    host, card = make_env(case), make_env(case, "cuda")
-    decisions = host.schedule.decisions
-    inputs = random_inputs(case, decisions)
-    for step in range(decisions + 1):
-        if step < decisions:
-            assert np.array_equal(bits(host.observe()), bits(card.observe())), step
-            host.step(picks_of(inputs, step, "cpu"))
-            card.step(picks_of(inputs, step, "cuda"))
-        else:
-            host.drain()
-            card.drain()
-        for table in EMIT:
-            ours, theirs = host.rows(table), card.rows(table)
-            for name, values in ours.items():
-                assert np.array_equal(np.ma.getmaskarray(values), np.ma.getmaskarray(theirs[name])), (step, table, name)
-                assert np.array_equal(np.ma.filled(values, 0), np.ma.filled(theirs[name], 0)), (step, table, name)
-        assert host.diag() == card.diag(), step
-        for name in OUTPUTS:
-            assert np.array_equal(bits(getattr(host, name)), bits(getattr(card, name))), (step, name)
+def on_device(inputs):
+    return torch.from_numpy(np.ascontiguousarray(inputs)).cuda()
 
 
-def test_a_captured_step_equals_eager_steps_and_keeps_every_address():
-    case = CASES[0]
-    eager, captured = make_env(case, "cuda"), make_env(case, "cuda")
-    decisions = eager.schedule.decisions
-    inputs = random_inputs(case, decisions)
-    static = Picks(*(torch.zeros(case.lanes, dtype=torch.int32, device="cuda") for _ in range(4)))
-    stream = captured.stream
-    fresh = captured.state.clone()
-    with torch.cuda.stream(stream):
-        captured.observe()
-        captured.step(static)  # every kernel has run once before the capture
-        stream.synchronize()
-        captured.state.copy_(fresh)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            captured.observe()
-            captured.step(static)
-    addresses = [tensor.data_ptr() for tensor in (captured.state, captured.observation, captured.reward_raw)]
-    for step in range(decisions):
-        eager.observe()
-        seen = bits(eager.observation).copy()
-        eager.step(picks_of(inputs, step, "cuda"))
-        with torch.cuda.stream(stream):
-            for mine, given in zip(static, picks_of(inputs, step, "cuda"), strict=True):
-                mine.copy_(given)
+def capture(env, inputs, observe=False):
+    """(graph, clock): one replay plays the step that the clock names and advances it. What changes between replays is on the device."""
+    clock = torch.zeros(1, dtype=torch.int64, device="cuda")
+    row = torch.zeros((1, *inputs.shape[1:]), dtype=torch.int32, device="cuda")
+    picks = Picks(*row[0])
+
+    def one():
+        torch.index_select(inputs, 0, clock, out=row)
+        if observe:
+            env.observe()
+        env.step(picks)
+        clock.add_(1)
+
+    begun = [tensor.clone() for tensor in (env.state, *env.world.sums)]
+    env.stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(env.stream):
+        for _ in range(2):  # loads every module: that is not allowed during capture
+            one()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=env.stream):
+        one()
+    for tensor, before in zip((env.state, *env.world.sums), begun, strict=True):
+        tensor.copy_(before)
+    clock.zero_()
+    torch.cuda.synchronize()
+    return graph, (clock, row)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_cuda_equals_njit_bit_for_bit(number):
+    on_cpu, on_gpu = trace(CASES[number], Njit), trace(CASES[number], Njit, device="cuda")
+    assert_equal(on_cpu, on_gpu)
+
+
+def test_many_lanes_equal_njit_bit_for_bit():
+    assert_equal(trace(MANY, Njit), trace(MANY, Njit, device="cuda"))
+
+
+def test_a_captured_graph_replays_what_eager_steps_and_njit_do():
+    reference, env = make_env(MANY), make_env(MANY, device="cuda")
+    inputs = random_inputs(MANY, reference.schedule.decisions)
+    graph, held = capture(env, on_device(inputs), observe=True)
+    for row in inputs:
+        Njit(reference).observe()
+        Njit(reference).step(row)
+        with torch.cuda.stream(env.stream):
             graph.replay()
-            stream.synchronize()
-        assert np.array_equal(seen, bits(captured.observation)), step
-        assert np.array_equal(bits(eager.state), bits(captured.state)), step
-        for name in OUTPUTS:
-            assert np.array_equal(bits(getattr(eager, name)), bits(getattr(captured, name))), (step, name)
-    assert addresses == [tensor.data_ptr() for tensor in (captured.state, captured.observation, captured.reward_raw)]
+    torch.cuda.synchronize()
+    assert int(held[0]) == reference.schedule.decisions
+    for name in ("state", "reward_raw", "end_reason", "terminated", "truncated", "observation", "last_observation"):
+        assert getattr(reference, name).numpy().tobytes() == getattr(env, name).cpu().numpy().tobytes(), name
+    assert reference.diag() == env.diag()
+    reference.drain()
+    env.drain()
+    assert torch.equal(reference.state, env.state.cpu())
+    assert reference.diag() == env.diag()
+
+
+def test_the_rows_of_every_table_equal_those_of_the_cpu():
+    reference, env = make_env(MANY), make_env(MANY, device="cuda")
+    for row in random_inputs(MANY, reference.schedule.decisions)[:40]:
+        Njit(reference).step(row)
+        env.step(Picks(*on_device(row)))
+        for table in reference.emit:
+            one, other = reference.rows(table), env.rows(table)
+            for name in one:
+                assert np.ma.getmaskarray(one[name]).tobytes() == np.ma.getmaskarray(other[name]).tobytes(), name
+                assert np.ma.filled(one[name], 0).tobytes() == np.ma.filled(other[name], 0).tobytes(), name
+
+
+def test_a_fault_on_the_device_names_lane_and_step_when_it_is_asked_for():
+    env = make_env(MANY, device="cuda")
+    inputs = random_inputs(MANY, 3)
+    env.step(Picks(*on_device(inputs[0])))
+    inputs[1, 0, 777] = 108
+    env.step(Picks(*on_device(inputs[1])))
+    with pytest.raises(BadInput, match=r"^lane 777, step 1: the action is outside"):
+        env.check()
+
+
+def test_outputs_are_ordered_with_the_streams_of_their_reader():
+    """A step runs on the environment's stream; what a reader queues next on its own stream comes after it, without a wait on the host."""
+    env, reference = make_env(MANY, device="cuda", emit=()), make_env(MANY, emit=())
+    inputs = random_inputs(MANY, reference.schedule.decisions)
+    total = torch.zeros(MANY.lanes, dtype=torch.int64, device="cuda")
+    expected = torch.zeros(MANY.lanes, dtype=torch.int64)
+    for row in inputs:
+        env.step(Picks(*on_device(row)))
+        total += env.reward_raw
+        Njit(reference).step(row)
+        expected += reference.reward_raw
+    assert torch.equal(total.cpu(), expected)
+    assert torch.equal(env.state[s.EQUITY, : MANY.lanes].cpu() - env.config.capital_usd_micros, expected)
+
+
+def test_reset_by_mask_equals_the_cpu_and_keeps_addresses():
+    env, reference = make_env(MANY, device="cuda"), make_env(MANY)
+    mask = torch.arange(MANY.lanes) % 3 == 0
+    inputs = random_inputs(MANY, 8)
+    address = env.state.data_ptr()
+    for turn in range(2):
+        for row in inputs[4 * turn : 4 * turn + 4]:
+            env.step(Picks(*on_device(row)))
+            Njit(reference).step(row)
+        env.reset(mask.cuda())
+        reference.reset(mask)
+        assert torch.equal(env.state.cpu(), reference.state)
+        assert torch.equal(env.observe().cpu(), reference.observe())
+    assert env.state.data_ptr() == address
