@@ -316,16 +316,24 @@ def range_extremes(values: np.ndarray, start: np.ndarray, stop: np.ndarray) -> t
 
 
 def check_rewards(log: Log, grid: Grid) -> list[Check]:
-    """Shaped and scaled rewards follow raw by the scale; none of them stands in a USD column."""
-    raw = log("steps", "reward_raw")[grid.order].astype(np.float64) / 1e6
-    shaped = log.arrow("steps").column("reward_shaped").combine_chunks().to_numpy(zero_copy_only=False)[grid.order]
-    finite = np.isfinite(shaped)
-    bad = ~finite
-    return [
-        log.judge(
-            "steps_reward_finite", "steps", "reward_shaped", bad, lambda i: f"reward_shaped is {shaped[i]} beside raw {raw[i]}", grid.order
+    """Shaped is raw in dollars, scaled is raw over the scale, whitened is scaled: no shaping and no whitening acts outside of training."""
+    raw = log("steps", "reward_raw")[grid.order].astype(np.float64)
+    scaled = (raw / log.terms.reward_scale_usd_micros).astype(np.float32)
+    expected = {"reward_shaped": (raw / 1e6).astype(np.float32), "reward_scaled": scaled, "reward_whitened": scaled}
+    checks = []
+    for name, values in expected.items():
+        found = log.arrow("steps").column(name).combine_chunks().to_numpy(zero_copy_only=False)[grid.order]
+        checks.append(
+            log.judge(
+                f"steps_{name}",
+                "steps",
+                name,
+                found != values,
+                lambda i, name=name, found=found, values=values: f"{name} is {found[i]}, recomputed {values[i]}",
+                grid.order,
+            )
         )
-    ]
+    return checks
 
 
 def end_costs(log: Log, booked: Walk) -> dict[tuple[int, int, int], tuple[int, int, int]]:

@@ -226,6 +226,20 @@ def reward_that_is_not_the_change_of_equity(data: RunData) -> RunData:
     return change(data, "steps", "reward_raw", middle(data, "steps"), -1)
 
 
+def _moved_reward(data: RunData, name: str) -> RunData:
+    values = data.tables["steps"].column(name).to_numpy().copy()
+    values[middle(data, "steps")] += np.float32(1.0)
+    return put(data, "steps", **{name: values})
+
+
+def shaped_reward_that_shapes(data: RunData) -> RunData:
+    return _moved_reward(data, "reward_shaped")
+
+
+def whitened_reward_that_whitens(data: RunData) -> RunData:
+    return _moved_reward(data, "reward_whitened")
+
+
 def target_above_its_caps(data: RunData) -> RunData:
     longs = (get(data, "steps", "target_lots") > 0) & (get(data, "steps", "locked_direction") == 2)
     return change(data, "steps", "target_lots", middle(data, "steps", longs), 1)

@@ -37,6 +37,8 @@ CONTENT = {
     faults.mark_of_another_row: ("steps", "mark_row"),
     faults.observed_after_the_decision: ("steps", "ts_observed_ns"),
     faults.reward_that_is_not_the_change_of_equity: ("steps", "reward_raw"),
+    faults.shaped_reward_that_shapes: ("steps", "reward_shaped"),
+    faults.whitened_reward_that_whitens: ("steps", "reward_whitened"),
     faults.target_above_its_caps: ("steps", "target_lots"),
     faults.kelly_of_other_trades: ("steps", "kelly_ppm"),
     faults.margin_cap_off: ("steps", "margin_cap_lots"),
