@@ -35,6 +35,12 @@ def _runner(world: a.World, threads: int | None):
     return CpuRunner(world, threads)
 
 
+def _enough_slots(max_lots: int, lanes: int) -> int:
+    """Rows of one table that a lane can write in a step: an order's ten levels and a floor stop of `max_lots` single lots; for large
+    sizes, which no book sells lot by lot, as many as 64 thousand slots over all lanes allow, and 64 at least."""
+    return min(10 + max_lots, max(64, 2**16 // lanes))
+
+
 class Env:
     """`lanes` accounts on one tape and schedule.
 
@@ -59,7 +65,7 @@ class Env:
         seed: int = 0,
         threads: int | None = None,
         diag: bool = True,
-        slots: int = 32,
+        slots: int | None = None,
     ) -> None:
         if lanes < 1:
             raise BadInput(f"lanes {lanes}: at least one is needed")
@@ -75,7 +81,7 @@ class Env:
         mids = mids[tape.tradable]
         check_magnitudes(self.config, tape.instrument.tick_value_usd_micros, int(mids.min()), int(mids.max()))
         self.device = torch.device(device)
-        self.world = self._allocate(features, slots, diag)
+        self.world = self._allocate(features, slots or _enough_slots(self.config.max_lots, lanes), diag)
         out = self.world.out
         self.state, self.observation, self.last_observation = self.world.state, self.world.observation, self.world.last_observation
         self.reward_raw, self.end_reason = out.reward, out.end_reason

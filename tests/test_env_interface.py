@@ -1,5 +1,7 @@
 """The environment as its callers see it: buffers, errors, reset, rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -96,6 +98,55 @@ def test_a_table_that_is_not_emitted_is_refused_and_one_that_is_unknown_too():
         env.rows("steps")
     with pytest.raises(BadInput, match="emit wealth"):
         make(emit=("wealth",))
+
+
+def test_rows_once_given_do_not_change_with_later_steps():
+    env = make(trail_ticks=8)
+    rng = np.random.default_rng(1)
+    for _ in range(5):
+        env.step(random_picks(rng))
+    given = {name: env.rows(name) for name in TABLES}
+    copies = {name: {column: values.copy() for column, values in rows.items()} for name, rows in given.items()}
+    env.step(random_picks(rng))
+    for name in TABLES:
+        for column in copies[name]:
+            assert np.ma.allequal(given[name][column], copies[name][column]), column
+            assert not np.shares_memory(given[name][column], env.world.state.numpy())
+
+
+def test_nothing_received_after_a_decision_changes_what_came_before_it():
+    """No look-ahead: other prices after the rows that decision d has seen leave every observation up to d and every earlier row alone."""
+    tape = random_tape(21, events=200)
+    schedule = slow_schedule(tape, second_ticks(tape), 2 * 10**6, 4)
+    d = schedule.decisions // 2
+    later = np.arange(tape.events) > schedule.observed_event[d]
+    shift = np.where(later, 700, 0).astype(np.int32)[:, None]
+    changed = replace(
+        tape, bid_ticks=tape.bid_ticks + shift, ask_ticks=tape.ask_ticks + shift, bid_lots=np.where(later[:, None], 9, tape.bid_lots)
+    )
+    other = slow_schedule(changed, second_ticks(tape), 2 * 10**6, 4)
+    environments = [
+        Env(t, p, features(schedule), EnvConfig(max_lots=4), LANES, Phase.EVAL) for t, p in ((tape, schedule), (changed, other))
+    ]
+    rng = np.random.default_rng(2)
+    for step in range(d + 1):
+        one, two = (env.observe().clone() for env in environments)
+        assert torch.equal(one, two)
+        chosen = random_picks(rng)
+        for env in environments:
+            env.step(chosen)
+        if step < d:
+            for name in TABLES:
+                one, two = (env.rows(name) for env in environments)
+                assert all(np.ma.allequal(one[column], two[column]) for column in one)
+
+
+def test_a_step_that_needs_more_slots_than_there_are_is_refused():
+    tape = random_tape(4, events=160, depth=1)
+    schedule = slow_schedule(tape, second_ticks(tape), 0, 200)
+    env = Env(tape, schedule, features(schedule), EnvConfig(max_lots=200, capital_usd_micros=10**14), LANES, Phase.EVAL, slots=2)
+    with pytest.raises(BadInput, match="more orders, fills or trades than there are slots"):
+        play(env)
 
 
 def test_what_is_emitted_changes_nothing_else():
