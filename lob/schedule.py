@@ -8,8 +8,8 @@ from lob.actions import EndReason
 from lob.errors import BadInput
 from lob.jit import kernel_cpu
 from lob.records import BAR_NS
-from lob.tape import Schedule, Tape
-from lob.units import format_time_ns, parse_duration_ns
+from lob.tape import HOLE_NS, Schedule, Tape
+from lob.units import format_length_ns, format_time_ns, parse_duration_ns
 
 NONE_LOW, NONE_HIGH = 2**62, -(2**62)
 """Least and greatest bid+ask over no rows."""
@@ -119,6 +119,7 @@ def schedule(tape: Tape, clock: str, start_ns: int, end_ns: int, latency_ns: int
     if count == 0:
         _refuse_no_decision(tape, clock, ticks, decided, fill, drain)
 
+    _refuse_hole(tape, int(observed[0]), drain)
     drain_ns = int(tape.ts_event_ns[drain])
     seen = int(np.searchsorted(tape.ts_recv_ns, drain_ns, side="right")) - 1
     observed = np.append(observed[:count], seen)
@@ -179,6 +180,19 @@ def _refuse_no_decision(tape: Tape, clock: str, ticks: np.ndarray, decided: np.n
     else:
         found = f"an order of its first decision, {format_time_ns(decided[0])}, would fill at {format_time_ns(tape.ts_event_ns[fill[0]])}"
     raise BadInput(f"{_named(tape)}: clock {clock} makes no decision: {found}; {last}: widen the window or take a finer clock")
+
+
+def _refuse_hole(tape: Tape, first: int, drain: int) -> None:
+    """Positions and orders are not carried over a hole in the data (more than HOLE_NS without a row) between first decision and drain."""
+    silence_ns = np.diff(tape.ts_recv_ns[first : drain + 1])
+    holes = np.nonzero(silence_ns > HOLE_NS)[0]
+    if len(holes):
+        last, following = (format_time_ns(tape.ts_recv_ns[first + int(holes[0]) + i]) for i in (0, 1))
+        more = f" (and {len(holes) - 1} more)" if len(holes) > 1 else ""
+        raise BadInput(
+            f"{_named(tape)}: no rows for {format_length_ns(int(silence_ns[holes[0]]))} between {last} and {following}{more}, and no "
+            "position is carried over such a hole: end the window before it or start after it, or ingest what is missing"
+        )
 
 
 def _final_reason(tape: Tape, received: int, end_ns: int) -> EndReason:

@@ -9,6 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lob.instruments import Instrument
+from lob.records import BAR_NS
+
+HOLE_NS = 7 * 86_400 * 10**9
+"""Silence longer than this is a hole in the data: no exchange of `lob.calendar` has been closed for as long."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,11 @@ class Tape:
     @property
     def events(self) -> int:
         return len(self.ts_event_ns)
+
+    @property
+    def records(self) -> int:
+        """How many rows of the store the events come from: a bar makes four events. `barred` and `noted` count these."""
+        return self.events // 4 if self.schema in BAR_NS else self.events
 
 
 @dataclass(frozen=True)

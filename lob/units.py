@@ -72,3 +72,12 @@ def format_time_ns(ns: int) -> str:
     seconds, rest = divmod(int(ns), NS_PER_SECOND)
     stamp = dt.datetime(1970, 1, 1) + dt.timedelta(seconds=seconds)
     return f"{stamp:%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+
+
+def format_length_ns(ns: int) -> str:
+    """A length of time for a person: `545 days`, `4.5 hours`, `12 minutes`, `40 seconds`; one decimal below ten, none of it exact."""
+    for unit, unit_ns in (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1)):
+        amount = ns / (unit_ns * NS_PER_SECOND)
+        if amount >= 2 or unit == "seconds":
+            return f"{amount:.0f} {unit}" if amount >= 10 or amount == int(amount) else f"{amount:.1f} {unit}"
+    raise AssertionError("seconds hold every length")

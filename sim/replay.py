@@ -129,7 +129,8 @@ def market_notes(tape: Tape, schedule: Schedule) -> tuple[str, ...]:
     notes = list(tape.notes)
     if tape.barred:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in tape.barred.items() if count)
-        notes.append(f"{sum(tape.barred.values()):,} of {tape.events:,} rows cannot be traded on ({reasons})")
+        what = "bars" if tape.schema.startswith("ohlcv") else "rows"
+        notes.append(f"{sum(tape.barred.values()):,} of {tape.records:,} {what} cannot be traded on ({reasons})")
     if schedule.ticks_skipped:
         notes.append(
             f"{schedule.ticks_skipped:,} ticks of the clock {schedule.clock} were skipped: a decision waits until its predecessor's order "

@@ -44,6 +44,7 @@ def load(store: Path, config: RunConfig, rebuild: bool = False) -> Loaded:
     with `rebuild`, they are computed and put there (a store that cannot be written gives a note, not a failure). Raises BadInput,
     NotFound, and StaleCache for an entry of other sources or another version.
     """
+    from lob.coverage import window_notes
     from lob.normalise import apply
     from lob.prepare import Window, prepare, raw_features
     from store.feature_cache import features_hash, read_features, schema_hash, write_features
@@ -67,7 +68,7 @@ def load(store: Path, config: RunConfig, rebuild: bool = False) -> Loaded:
         plan = dataclasses.replace(plan, final_reason=int(EndReason.WINDOW_END))
     normaliser = _normaliser(store, config, instrument, window)
     parameters = _parameters(config, columns.data_hash, normaliser)
-    notes = []
+    notes = list(window_notes(tape, plan, settings.start_ns, settings.end_ns))
     features = None if rebuild else read_features(store, parameters, REBUILD)
     if features is None:
         features = apply(raw_features(tape, plan), normaliser)
