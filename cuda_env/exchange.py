@@ -96,7 +96,8 @@ def log_fill(lane, order, fill_id, lots, price, fee, event, level, ts_filled, st
 
 @scalar
 def log_trade(lane, order, fill_id, lots, cost_out, price, realized, fee, ts_filled, params, state, out):
-    """Write the row of a closed part, if trades are emitted. Excursions are those of these lots at the marks since the opening."""
+    """Write the row of a closed part, if trades are emitted. Excursions are those of these lots at the marks since the opening and at the
+    exit."""
     if out.trades.shape[0] == 0:
         return
     slot = out.counts[TRADES_WRITTEN, lane]
@@ -104,14 +105,15 @@ def log_trade(lane, order, fill_id, lots, cost_out, price, realized, fee, ts_fil
         out.fault[lane] = FAULT_SLOTS
         return
     out.counts[TRADES_WRITTEN, lane] = slot + 1
-    best, worst = 0, 0
+    signed = -order.side * lots
+    half_tick = params[TICK_VALUE] // 2
+    at_exit = 2 * (signed * price - cost_out) * half_tick
+    best, worst = max(0, at_exit), min(0, at_exit)
     if state[s.HIGH, lane] != s.NONE_MID2:
-        signed = -order.side * lots
-        half_tick = params[TICK_VALUE] // 2
         at_high = (signed * state[s.HIGH, lane] - 2 * cost_out) * half_tick
         at_low = (signed * state[s.LOW, lane] - 2 * cost_out) * half_tick
-        best = max(0, max(at_high, at_low))
-        worst = min(0, min(at_high, at_low))
+        best = max(best, max(at_high, at_low))
+        worst = min(worst, min(at_high, at_low))
     out.trades[lane, slot, 0] = state[s.CLOCK, lane]
     out.trades[lane, slot, 1] = state[s.EPISODE, lane]
     out.trades[lane, slot, 2] = lane * IDS_PER_LANE + state[s.TRADE_COUNT, lane]

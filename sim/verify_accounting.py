@@ -275,7 +275,7 @@ def _last_known(values: np.ndarray, cell: np.ndarray, shape: tuple[int, int]) ->
 
 
 def check_excursions(log: Log, grid: Grid, booked: Walk) -> list[Check]:
-    """Best and worst unrealised of each trade's lots over the closing marks since the opening (docs/step.md, "Rows"); 0 without one."""
+    """Best and worst result of each trade's lots over the closing marks since the opening and the exit (docs/step.md, "Rows")."""
     step, lots, cost, side = (log("trades", name) for name in ("step", "lots", "cost_ticks", "side"))
     rows = np.flatnonzero((log("trades", "phase") == grid.phase) & (step >= 0) & (step < grid.steps))
     key = log("fills", "phase") << 60 | log("fills", "fill_id")
@@ -290,8 +290,9 @@ def check_excursions(log: Log, grid: Grid, booked: Walk) -> list[Check]:
     high, low = range_extremes(marks, np.where(held, opened, 0), np.where(held, closed, 1))
     half = log.terms.tick_value_usd_micros // 2
     values = [(side[rows] * lots[rows] * mid2 - 2 * cost[rows]) * half for mid2 in (high, low)]
-    best = np.where(held, np.maximum(0, np.maximum(*values)), 0)
-    worst = np.where(held, np.minimum(0, np.minimum(*values)), 0)
+    at_exit = 2 * (side[rows] * lots[rows] * log("trades", "exit_ticks")[rows] - cost[rows]) * half
+    best = np.maximum(np.maximum(0, at_exit), np.where(held, np.maximum(*values), 0))
+    worst = np.minimum(np.minimum(0, at_exit), np.where(held, np.minimum(*values), 0))
     return [
         log.equal("trades_mfe_usd_micros", "trades", "mfe_usd_micros", best, rows),
         log.equal("trades_mae_usd_micros", "trades", "mae_usd_micros", worst, rows),

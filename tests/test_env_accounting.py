@@ -299,16 +299,18 @@ def test_whole_tick_values_give_whole_tick_dollars():
     assert (steps["realized_usd_micros"] % 12_500_000 == 0).all()
 
 
-def test_excursions_bound_what_a_trade_closed_in_between(played):
+def test_excursions_bound_what_a_trade_brought_before_fees(played):
     for _, rows in played:
         trades = rows["trades"]
         assert (trades["mfe_usd_micros"] >= 0).all()
         assert (trades["mae_usd_micros"] <= 0).all()
+        gross = trades["realized_usd_micros"] + trades["fee_usd_micros"]
+        assert (trades["mae_usd_micros"] <= gross).all() and (gross <= trades["mfe_usd_micros"]).all()
         assert (trades["bars_held"] >= 0).all()
         assert (trades["ts_entry_ns"] <= trades["ts_exit_ns"]).all() or (trades["exit_reason"] == FillReason.FLOOR).any()
 
 
-def test_excursions_are_those_of_the_marks():
+def test_excursions_are_those_of_the_marks_when_the_exit_lies_between_them():
     books = [([(m, 99)], [(m + 1, 99)]) for m in (100, 100, 110, 95, 103, 103, 103)]
     trades = scripted(book_tape(books), rich(max_lots=2), [HOLD, LONG, HOLD, HOLD, FLAT])["trades"]
     half_ticks = [2 * m + 1 - 2 * 101 for m in (110, 95)]

@@ -125,7 +125,7 @@ def _book(
         exit_fee = closing * terms.fee
         gross = (sign * closing * price - out) * terms.tick_value
         realized = gross - exit_fee - entry_fee
-        open_values = [(sign * closing * mid2 - 2 * out) * terms.tick_value / 2 for mid2 in account.marks]
+        open_values = [(sign * closing * mid2 - 2 * out) * terms.tick_value / 2 for mid2 in (*account.marks, 2 * price)]
         account.rows["trades"].append(key | {
             "trade_id": _next_id(account, "trades"), "fill_id": fill["fill_id"], "ts_entry_ns": account.opened_ts, "ts_exit_ns": ts,
             "side": sign, "lots": closing, "cost_ticks": out, "exit_ticks": price, "bars_held": key["step"] - account.opened_step,
