@@ -9,34 +9,50 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from cli import doctor, features, ingest, policy, replay, seal, sql, store, synth, verify
-from cli.output import say
+from cli.output import complain, say
 from lob.errors import TapeproofError
 
 INTERRUPTED, BROKEN_PIPE = 130, 141
 
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""What a wrong command line raises; typer's public name for it depends on its version."""
+
 
 class House(TyperGroup):
-    """The command group that turns our errors into one line on stderr and an exit code."""
+    """The command group that turns our errors into one line on stderr, an exit code and, with --json, `{"error": ...}` on stdout."""
 
     def invoke(self, ctx: Any) -> Any:
+        as_json = "--json" in ctx.args
         try:
-            return super().invoke(ctx)
-        except TapeproofError as error:
-            say(f"error: {error}")
-            raise typer.Exit(error.exit_code) from None
-        except KeyboardInterrupt as interrupt:
-            say(f"interrupted{f': {interrupt}' if str(interrupt) else ''}")
-            raise typer.Exit(INTERRUPTED) from None
+            return _answered(super().invoke, ctx, as_json)
         except BrokenPipeError:
             # Whoever read our output has enough of it; what is still buffered must not raise again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(BROKEN_PIPE) from None
+
+
+def _answered(invoke: Callable[[Any], Any], ctx: Any, as_json: bool) -> Any:
+    try:
+        return invoke(ctx)
+    except UsageError as error:
+        complain(error.format_message(), as_json)  # type: ignore[attr-defined]
+        raise
+    except TapeproofError as error:
+        say(f"error: {error}")
+        complain(str(error), as_json)
+        raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt as interrupt:
+        line = f"interrupted{f': {interrupt}' if str(interrupt) else ''}"
+        say(line)
+        complain(line, as_json)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 app = typer.Typer(
@@ -65,7 +81,8 @@ def house(
 
     \b
     Exit codes: 0 done, 1 falsified or a failed check, 2 usage or unusable input,
-    70 a fault of ours, 130 interrupted. Every command has --help and --json.
+    70 a fault of ours, 130 interrupted. Every command has --help and --json;
+    with --json, what failed is {"error": "..."} on stdout too.
     """
 
 

@@ -42,7 +42,7 @@ def ingest(
       sim ingest esh4_20231225.mbp-10.dbn.zst --store S
       sim ingest ES_1min.csv --store S --instrument ES --schema ohlcv-1m --timezone America/New_York
     """
-    from lob.units import format_time_ns
+    from lob.units import counted, format_time_ns
     from sim.ingest import ingest as put_in
     from sim.registry import registry_of
 
@@ -62,7 +62,11 @@ def ingest(
         )
     for warning in report["warnings"]:
         say(f"warning: {warning}")
-    done = "already in the store; nothing was done" if report["already"] else f"{report['rows']:,} rows in {report['parts']} parts"
+    done = (
+        "already in the store; nothing was done"
+        if report["already"]
+        else f"{counted(report['rows'], 'row')} in {counted(report['parts'], 'part')}"
+    )
     span = f"{format_time_ns(report['start_ns'])} to {format_time_ns(report['end_ns'])}"
     text = f"{file}: {done}\n{report['schema']} of {', '.join(report['instruments'])}, {span}\nsha256 {report['sha256']}"
     emit(report, text, as_json)

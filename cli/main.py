@@ -19,12 +19,15 @@ def main() -> None:
         print(f"error: {fault}", file=sys.stderr)
         sys.exit(2)
     from cli.app import app
+    from cli.output import complain
 
     try:
         app(prog_name="sim")
     except Exception:
         traceback.print_exc()
-        print("error: this is a fault of ours, not of your input; please report it with the lines above", file=sys.stderr)
+        line = "this is a fault of ours, not of your input; please report it with the lines above"
+        print(f"error: {line}", file=sys.stderr)
+        complain(line, "--json" in sys.argv)
         sys.exit(FAULT)
 
 

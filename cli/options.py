@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.output import say
+
+if TYPE_CHECKING:
+    from lob.errors import BadInput
+    from sim.config import BadField
 
 InstrumentsFile = Annotated[
     Path | None, typer.Option("--instruments", help="TOML file that adds instruments or changes their terms.", show_default=False)
@@ -43,6 +47,32 @@ def usd_micros(option: str, text: str | None) -> int | None:
     from lob.units import usd_to_micros
 
     return None if text is None else _named(option, usd_to_micros, text)
+
+
+CONFIG_OPTIONS = {
+    "env.capital_usd_micros": "capital",
+    "env.fee_usd_micros": "fees",
+    "env.margin_usd_micros": "margin",
+    "env.floor_usd_micros": "floor",
+    "env.reward_scale_usd_micros": "reward_scale",
+    "tape.market_schema": "schema",
+    "tape.start_ns": "start",
+    "tape.end_ns": "end",
+    "tape.latency_ns": "latency",
+    "tape.fit_start_ns": "fit_start",
+    "tape.fit_end_ns": "fit_end",
+}
+"""Options whose name is not that of the configuration's field."""
+
+
+def named_as_typed(error: BadField, typed: Mapping[str, Any]) -> BadInput:
+    """The fault of a configuration in the words of the command line; `typed` holds what each option was given."""
+    from lob.errors import BadInput
+
+    name = CONFIG_OPTIONS.get(error.field, error.field.rpartition(".")[2])
+    if name not in typed:
+        return BadInput(error.rule)
+    return BadInput(f"--{name.replace('_', '-')}{'' if error.is_told else f' {typed[name]}'}: {error.rule}")
 
 
 def _named(option: str, convert: Callable[[str], int], text: str) -> int:

@@ -25,8 +25,17 @@ def say(line: str) -> None:
 
 
 def emit(document: Any, text: str, as_json: bool) -> None:
-    """The command's result. JSON is strict: a NaN or an Infinity in it is a fault of ours and raises ValueError."""
-    print(json.dumps(document, allow_nan=False, ensure_ascii=False, indent=2) if as_json else text)
+    """The command's result. JSON is strict: a NaN or an Infinity in it is a fault of ours and raises ValueError.
+
+    It is flushed here, so that a reader who has gone away is met here and not by the interpreter's last flush.
+    """
+    print(json.dumps(document, allow_nan=False, ensure_ascii=False, indent=2) if as_json else text, flush=True)
+
+
+def complain(message: str, as_json: bool) -> None:
+    """Why there is no result, as the one JSON document on stdout where JSON was asked for. The line on stderr is the caller's."""
+    if as_json:
+        emit({"error": message}, "", True)
 
 
 def columns(rows: Sequence[tuple[str, ...]], indent: str = "") -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import InstrumentsFile, Runs, Store, duration_ns, time_ns, usd_micros
+from cli.options import InstrumentsFile, Runs, Store, duration_ns, named_as_typed, time_ns, usd_micros
 from cli.output import Json, emit, progress, say
 
 
@@ -21,6 +21,7 @@ def _option(text: str) -> Any:
 
 
 def replay(
+    context: typer.Context,
     store: Store,
     runs: Runs,
     instrument: Annotated[str, _option("Instrument as the store names it, like ESH4.")],
@@ -42,7 +43,7 @@ def replay(
     plan_lock_steps: Annotated[int | None, _option("Decisions for which a new position keeps its direction. [default: 0]")] = None,
     reward_scale: Annotated[str | None, _option("Dollars that become a reward of 1. [default: 1000]")] = None,
     latency: Annotated[str, typer.Option(help="From a decision to the exchange, like 1ms.")] = "0ms",
-    slippage_ticks: Annotated[int, typer.Option(help="Bars only: how far from a bar's price an order fills.")] = 1,
+    slippage_ticks: Annotated[int | None, _option("Bars only: how far from a bar's price an order fills. [default: 1]")] = None,
     step_limit: Annotated[int | None, _option("End after this many decisions.")] = None,
     fit_start: Annotated[str | None, _option("Fit the features' normalisation on a range that ends before the window.")] = None,
     fit_end: Annotated[str | None, _option("End of the range of --fit-start.")] = None,
@@ -57,7 +58,8 @@ def replay(
     """Replay a market range against a policy.
 
     Every step, order, fill and trade goes to the run's log, from which `sim verify` proves the result. Equal arguments,
-    data and build give equal bytes. Ctrl-C keeps what was committed; `sim seal` closes such a run.
+    data and build give equal bytes. Ctrl-C keeps what was played; `sim seal` closes such a run. What each built-in policy does
+    and the CSV of a script: docs/policies.md.
     The tape does not react to the orders: no result says what they would have moved.
 
     \b
@@ -69,8 +71,10 @@ def replay(
       sim replay --store S --instrument ES --start 2023-09-25 --end 2023-09-30 --clock bar --policy momentum --runs R
     """
     from lob.errors import BadInput
+    from sim.config import BadField
     from sim.plan import plan_replay
     from sim.registry import registry_of
+    from sim.replay import kernels_are_compiled
     from sim.replay import replay as run
 
     if (policy is None) == (checkpoint is None):
@@ -96,18 +100,14 @@ def replay(
         "plan_lock_steps": plan_lock_steps,
         "reward_scale_usd_micros": usd_micros("--reward-scale", reward_scale),
     }
-    config = plan_replay(
-        store,
-        instrument,
-        registry_of(instruments),
-        tape,
-        env,
-        {"level": level, "segment_steps": segment_steps},
-        policy=policy or f"checkpoint:{checkpoint}",
-        seed=seed,
-        lanes=lanes,
-        execution={"threads": threads},
-    )
+    log, decider = {"level": level, "segment_steps": segment_steps}, policy or f"checkpoint:{checkpoint}"
+    rest = {"policy": decider, "seed": seed, "lanes": lanes, "execution": {"threads": threads}}
+    try:
+        config = plan_replay(store, instrument, registry_of(instruments), tape, env, log, **rest)
+    except BadField as error:
+        raise named_as_typed(error, context.params) from None
+    if not kernels_are_compiled():
+        say("note: compiling kernels, once per build: a minute or so; the next command starts at once")
     with progress("replay") as update:
         result = run(config, store, runs, update, rebuild_features)
     for note in result.notes:
@@ -121,6 +121,8 @@ def document(result: Any) -> dict[str, Any]:
         "head": result.head,
         "decisions": result.steps,
         "lanes": result.lanes,
+        "decisions_played": result.played,
+        "lanes_closed_at_floor": result.closed,
         "elapsed_s": round(result.elapsed_s, 3),
         "waited_s": round(result.waited_s, 3),
         "notes": list(result.notes),
@@ -129,20 +131,23 @@ def document(result: Any) -> dict[str, Any]:
 
 
 def text(result: Any, store: Path) -> str:
-    from lob.units import format_usd
+    from lob.units import counted, format_usd
 
     total = result.summary["total_pnl_usd_micros"]
     phase = result.summary["phases"][0]
-    figures = [f"{phase['trades']:,} trades" if phase["trades"] is not None else "trades not logged"]
+    figures = [counted(phase["trades"], "trade") if phase["trades"] is not None else "trades not logged"]
     if phase["win_rate"] is not None:
         figures.append(f"win rate {phase['win_rate']:.1%}")
     if phase["fees_usd_micros"] is not None:
         figures.append(f"fees {format_usd(phase['fees_usd_micros'])}")
-    rate = result.steps * result.lanes / max(result.elapsed_s, 1e-9)
-    played = f"{result.steps:,} decisions x {result.lanes:,} lanes in {result.elapsed_s:.1f} s"
+    rate = result.played / max(result.elapsed_s, 1e-9)
+    played = f"{counted(result.steps, 'decision')} and the drain x {counted(result.lanes, 'lane')} in {result.elapsed_s:.1f} s"
+    asked = result.steps * result.lanes
+    ruin = f"{result.closed:,} of {counted(result.lanes, 'account')} {'was' if result.closed == 1 else 'were'} closed at the floor"
     return "\n".join(
         [
             f"{result.run_dir}: {played} ({rate:,.0f} a second, logged)",
+            *([f"{ruin}; {result.played:,} of {counted(asked, 'decision')} played"] if result.closed else []),
             f"total {format_usd(total) if total is not None else 'unknown'} over all lanes; {', '.join(figures)}",
             f"head {result.head}",
             f"prove it: {shlex.join(['sim', 'verify', str(result.run_dir), '--store', str(store), '--head', result.head])}",

@@ -27,11 +27,11 @@ def seal(run: Annotated[Path, typer.Argument(help="The run's folder.", show_defa
       sim seal R/7f3a12
       sim verify R/7f3a12 --store S
     """
+    from lob.units import counted
     from sim.seal import seal_run
 
     with progress("seal"):
         sealed = seal_run(run)
-    text = (
-        f"{run}: {sealed['steps']:,} steps, {sealed['steps_sealed_now']:,} of them sealed now, {sealed['end_state']}\nhead {sealed['head']}"
-    )
+    steps = f"{counted(sealed['steps'], 'step')}, {sealed['steps_sealed_now']:,} of them sealed now"
+    text = f"{run}: {steps}, {sealed['end_state']}\nhead {sealed['head']}"
     emit(sealed, text, as_json)

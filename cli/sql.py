@@ -17,7 +17,8 @@ def register(app: typer.Typer) -> None:
 
 
 NUMBERS = ("int", "uint", "float", "double", "decimal", "halffloat")
-MOST_WIDTH = 60
+MOST_WIDTH = 64
+"""A table cuts longer cells. No hash is cut: a SHA-256 has 64 digits."""
 
 
 def sql(
@@ -29,14 +30,17 @@ def sql(
 ) -> None:
     """Ask the log and the market in SQL.
 
-    Over --runs: steps, orders, fills, trades, diag, events, timing, attempts, each with run_id; names stand for codes, and each
-    amount in whole micro-dollars has its *_usd in DECIMAL(18,6). Over --store: market.mbp_10, market.ohlcv_1m, ... and
-    market.quality. Reads only; any number may ask while a run is written. A name that is wrong is answered with those that exist.
+    Over --runs: runs (head, state, level, ...), steps, orders, fills, trades, diag, events, timing, attempts, each with run_id. A
+    folder of runs is asked as one, equal runs included: choose with `where run_id = ...`. Names stand for codes, and each amount
+    in whole micro-dollars has its *_usd in DECIMAL(18,6). Over --store: market.mbp_10, market.ohlcv_1m, ... and market.quality.
+    Reads only; any number may ask while a run is written. A name that is wrong is answered with those that exist.
 
     \b
     Examples:
       sim sql --runs R "select picked_direction, actual_direction, count(*) from steps group by all"
       sim sql --runs R "select run_id, sum(realized_usd) from trades group by all"
+      sim sql --runs R "select run_id, head, state from runs"
+      sim sql --runs R "select * from trades where run_id = 'replay-ESH4-0a1b2c3d4e' limit 5"
       sim sql --store S "select * from market.quality" --csv > quality.csv
     """
     from lob.errors import BadInput

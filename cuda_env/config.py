@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from lob.errors import BadInput
 from lob.instruments import Instrument
-from lob.units import USD_MICROS
+from lob.units import USD_MICROS, format_usd
 
 MAX_LOTS_LIMIT = 1_000_000
 """`max_lots` at most: with it, every product of two gate inputs in ppm and a size stays below 2^63."""
@@ -45,7 +45,8 @@ class EnvConfig(BaseModel):
     @model_validator(mode="after")
     def _floor_below_capital(self) -> "EnvConfig":
         if self.floor_usd_micros is not None and self.floor_usd_micros >= self.capital_usd_micros:
-            raise ValueError(f"floor_usd_micros {self.floor_usd_micros} must be below capital_usd_micros {self.capital_usd_micros}")
+            floor, capital = format_usd(self.floor_usd_micros), format_usd(self.capital_usd_micros)
+            raise ValueError(f"the floor of {floor} must be below the capital of {capital}")
         return self
 
     def resolved(self, instrument: Instrument) -> "EnvConfig":

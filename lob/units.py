@@ -81,3 +81,8 @@ def format_length_ns(ns: int) -> str:
         if amount >= 2 or unit == "seconds":
             return f"{amount:.0f} {unit}" if amount >= 10 or amount == int(amount) else f"{amount:.1f} {unit}"
     raise AssertionError("seconds hold every length")
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 lane`, `1,234 lanes`: a count with its noun, whose plural takes an s."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

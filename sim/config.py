@@ -20,10 +20,20 @@ from lob.errors import BadInput
 from lob.instruments import Instrument
 from lob.records import RECORDS
 from lob.schedule import parse_clock
-from lob.units import format_time_ns
+from lob.units import format_time_ns, format_usd
 
 TimeNs = Annotated[int, Field(ge=0, lt=2**62)]
 _LEVEL = re.compile(r"full|fills|trades|diag|sampled:[1-9][0-9]{0,8}")
+
+
+class BadField(BadInput):
+    """A value of a configuration that cannot be used: `field` is its path, like `env.max_lots` (a section's own name where several
+    values do not go together), `rule` what it has to be. `is_told`: the rule quotes the value.
+    """
+
+    def __init__(self, field: str, rule: str, value: Any = None, is_told: bool = True) -> None:
+        super().__init__((f"{field}: " if field else "") + rule + ("" if is_told else f", not {value!r}"))
+        self.field, self.rule, self.is_told = field, rule, is_told
 
 
 class Section(BaseModel):
@@ -151,7 +161,7 @@ class RunConfig(Section):
             raise ValueError("env leaves a fee, margin or floor open; build the config with run_config")
         sampled = self.log.level.partition(":")[2]
         if sampled and int(sampled) > self.lanes:
-            raise ValueError(f"log.level: {self.log.level} asks for more lanes than the run's {self.lanes}")
+            raise ValueError(f"level {self.log.level} asks for more lanes than the run's {self.lanes}")
         return self
 
 
@@ -164,7 +174,7 @@ def run_config(
     execution: dict[str, Any] | None = None,
     **rest: Any,
 ) -> RunConfig:
-    """A RunConfig of the sections' values, with fee, margin and floor filled in. Raises BadInput: one line that names the field."""
+    """A RunConfig of the sections' values, with fee, margin and floor filled in. Raises BadField: one line that names the field."""
     terms = InstrumentConfig(
         symbol=symbol,
         root=instrument.root,
@@ -185,10 +195,28 @@ def run_config(
             **rest,
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        section = error.title.removesuffix("Config").lower()
-        where = ".".join(str(part) for part in ((section,) if section != "run" else ()) + first["loc"])
-        raise BadInput(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise _bad_field(error) from None
+
+
+_LIMITS = {"greater_than": ("above", "gt"), "greater_than_equal": ("at least", "ge"), "less_than": ("below", "lt")} | {
+    "less_than_equal": ("at most", "le")
+}
+
+
+def _bad_field(error: ValidationError) -> BadField:
+    """The first fault of a section, in words."""
+    first = error.errors()[0]
+    section = error.title.removesuffix("Config").lower()
+    field = ".".join(str(part) for part in ((section,) if section != "run" else ()) + first["loc"])
+    kind = first["type"]
+    if kind in _LIMITS:
+        word, key = _LIMITS[kind]
+        limit = first["ctx"][key]
+        return BadField(field, f"must be {word} {format_usd(limit) if field.endswith('_usd_micros') else limit}", first["input"], False)
+    if kind == "extra_forbidden":
+        return BadField(field, "there is no such setting")
+    said = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    return BadField(field, said, first["input"], is_told=kind == "value_error")
 
 
 def hashed_document(config: RunConfig, policy_identity: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 from lob.errors import BadInput, NotFound
 from lob.instruments import Instrument, resolve
 from lob.records import BAR_NS, RECORDS
-from sim.config import RunConfig, run_config
+from sim.config import BadField, RunConfig, run_config
 
-REPLAY_LEVELS = ("full", "sampled:n", "fills")
+REPLAY_LEVEL = re.compile(r"full|fills|sampled:[1-9][0-9]{0,8}")
 
 
 def plan_replay(
@@ -25,13 +26,20 @@ def plan_replay(
 ) -> RunConfig:
     """The config of a replay. `tape`, `env`, `log` and `rest` hold what the user stated; `tape` without `market_schema` takes the store's.
 
-    Raises BadInput or NotFound: an unknown instrument, a schema that the store does not have, a level that proves too little, a bad value.
+    A `slippage_ticks` of None is the default. Raises BadInput or NotFound: an unknown instrument, a schema that the store does not have, a
+    level that proves too little, a slippage for books, a bad value.
     """
-    if log.get("level", "full").partition(":")[0] in ("trades", "diag"):
-        raise BadInput(f"a replay is there to be proved and never logs less than its fills; use --level {', '.join(REPLAY_LEVELS)}")
-    schema = tape.get("market_schema") or choose_schema(store, symbol, tape["clock"])
-    stated = {name: value for name, value in env.items() if value is not None}
-    return run_config(symbol, resolve(symbol, registry), tape | {"market_schema": schema}, stated, log, **rest)
+    level = log.get("level", "full")
+    if not REPLAY_LEVEL.fullmatch(level):
+        rule = "a replay is there to be proved: it logs full, sampled:n (steps and orders of n lanes) or fills"
+        raise BadField("log.level", rule, level, is_told=False)
+    stated = {name: value for name, value in tape.items() if name != "slippage_ticks" or value is not None}
+    stated["market_schema"] = tape.get("market_schema") or choose_schema(store, symbol, tape["clock"])
+    if "slippage_ticks" in stated and stated["market_schema"] in RECORDS and stated["market_schema"] not in BAR_NS:
+        rule = f"is for bars alone: an order meets the spread that {stated['market_schema']} shows; leave it out"
+        raise BadField("tape.slippage_ticks", rule, stated["slippage_ticks"], is_told=False)
+    account = {name: value for name, value in env.items() if value is not None}
+    return run_config(symbol, resolve(symbol, registry), stated, account, log, **rest)
 
 
 def choose_schema(store: Path, symbol: str, clock: str) -> str:

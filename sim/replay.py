@@ -9,10 +9,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lob.errors import BadInput, TapeproofError
+from lob.units import counted, format_usd
 from sim.config import RunConfig, config_hash, hashed_document
 
 if TYPE_CHECKING:
@@ -30,12 +33,16 @@ INFO, WARNING = 0, 1
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """A finished run. `elapsed_s` is wall-clock of loop, log and summary, without set-up; `waited_s` of it, waiting for the disk."""
+    """A finished run. `elapsed_s` is wall-clock of loop, log and summary, without set-up and compilation; `waited_s` of it, waiting for
+    the disk. `played` counts the decisions of living lanes (at most `steps * lanes`), `closed` the lanes that the capital floor ended.
+    """
 
     run_dir: Path
     head: str
     steps: int
     lanes: int
+    played: int
+    closed: int
     elapsed_s: float
     waited_s: float
     notes: tuple[str, ...]
@@ -45,8 +52,8 @@ class ReplayResult:
 def replay(config: RunConfig, store: Path, runs: Path, progress: Progress | None = None, rebuild_features: bool = False) -> ReplayResult:
     """Run `config` against a market store and log it into a new folder under `runs`.
 
-    Raises BadInput, NotFound, StaleCache, ForeignCheckpoint. An interrupt commits what has been played and leaves a run that
-    `sim seal` closes.
+    Raises BadInput, NotFound, StaleCache, ForeignCheckpoint. An interrupt commits what has been played, leaves a run that `sim seal`
+    closes, and goes on as a KeyboardInterrupt that says so.
     """
     from cuda_env.env import EMIT, Env
     from lob.actions import Phase
@@ -55,25 +62,26 @@ def replay(config: RunConfig, store: Path, runs: Path, progress: Progress | None
     from sim.summary import summarize
     from sim.tables import RUN_TABLES
     from sim.tape import load
+    from store.run_read import read_run
     from store.runlog import RunLog
 
     loaded = load(store, config, rebuild=rebuild_features)
     policy = make_policy(config.policy, config.seed, config.lanes, mean=loaded.normaliser.mean, std=loaded.normaliser.std)
     kept = {table.name for table in RUN_TABLES if config.log.level.partition(":")[0] in table.levels}
-    env = Env(
-        loaded.tape,
-        loaded.schedule,
-        loaded.features,
-        config.env,
-        config.lanes,
-        Phase[config.phase.upper()],
-        emit=tuple(table for table in EMIT if table in kept),
-        seed=config.seed,
-        threads=config.execution.threads,
-    )
+    emit = tuple(table for table in EMIT if table in kept)
+
+    def make_env(lanes: int) -> Env:
+        phase, threads = Phase[config.phase.upper()], config.execution.threads
+        return Env(
+            loaded.tape, loaded.schedule, loaded.features, config.env, lanes, phase, emit=emit, seed=config.seed, threads=threads
+        )  # fmt: skip
+
+    warm_up(make_env, policy, config.lanes)
+    env = make_env(config.lanes)
     identity = run_identity(config, policy.identity(), loaded.provenance)
+    run_dir, sooner = new_run_dir(runs, config, identity)
     log = RunLog.create(
-        new_run_dir(runs, config, identity),
+        run_dir,
         identity=identity,
         attributes={"store": str(store), "policy": config.policy},
         tables=RUN_TABLES,
@@ -82,18 +90,64 @@ def replay(config: RunConfig, store: Path, runs: Path, progress: Progress | None
         flush_rows=config.execution.flush_rows,
         flush_seconds=config.execution.flush_ms / 1000,
     )
-    notes = market_notes(loaded.tape, loaded.schedule) + loaded.notes
+    notes = (*market_notes(loaded.tape, loaded.schedule), *loaded.notes, *account_notes(config))
     started = time.perf_counter()
-    with log:
-        log.append_row("attempts", _attempt(config))
-        for row in _events(env.phase, notes):
-            log.append_row("events", row)
-        _play(env, policy, log, loaded.schedule, progress)
-        log.commit()
-        summary = summarize(replace(load_log(log.run_dir), finished=True))
-        head = log.finish(FINISHED, summary)
+    try:
+        with log:
+            log.append_row("attempts", _attempt(config))
+            for row in _events(env.phase, notes):
+                log.append_row("events", row)
+            played, closed = _play(env, policy, log, loaded.schedule, progress)
+            log.commit()
+            summary = summarize(replace(load_log(run_dir), finished=True))
+            head = log.finish(FINISHED, summary)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(what_is_kept(run_dir)) from None
     elapsed = time.perf_counter() - started
-    return ReplayResult(log.run_dir, head, loaded.schedule.decisions, config.lanes, elapsed, log.waited_s, notes, summary)
+    for folder in sooner:
+        with suppress(TapeproofError):
+            if read_run(folder).head == head:
+                notes += (f"an equal run is there already: {folder} (same head); SQL over {runs} counts both: choose one by run_id",)
+                break
+    return ReplayResult(
+        run_dir, head, loaded.schedule.decisions, config.lanes, played, closed, elapsed, log.waited_s, notes, summary
+    )  # fmt: skip
+
+
+def kernels_are_compiled() -> bool:
+    """Whether the compile cache holds this build's physics; if not, the first run compiles them, which takes a minute."""
+    import lob.jit  # noqa: F401  (says where the cache is)
+
+    return any(Path(os.environ["NUMBA_CACHE_DIR"]).glob("cuda_env_*/kernels_cpu.step_*.nbi"))
+
+
+def warm_up(make_env: Callable[[int], Env], policy: Policy, lanes: int) -> None:
+    """Compile, or load from the compile cache, everything that the loop will call: one step of an environment that is thrown away.
+
+    Its lanes are as few as call the same kernels. A policy keeps no state, so asking it once more changes nothing.
+    """
+    import torch
+
+    from cuda_env.kernels_cpu import PARALLEL_FROM
+    from lob.layout import STATE_DIM
+    from policy.protocol import constant_picks
+
+    policy.act(torch.zeros(lanes, STATE_DIM), None, 0)
+    few = min(lanes, PARALLEL_FROM)
+    env = make_env(few)
+    env.observe()
+    env.step(constant_picks(few, "cpu"))
+    env.diag()
+    with suppress(BadInput):  # refused before the last decision, once it has run
+        env.drain()
+
+
+def what_is_kept(run_dir: Path) -> str:
+    """What an interrupted run leaves, and how to close it."""
+    from store.run_read import read_run
+
+    steps = counted(read_run(run_dir).steps, "step")
+    return f"{run_dir} keeps its first {steps}; close it with `{shlex.join(['sim', 'seal', str(run_dir)])}`"
 
 
 def run_identity(config: RunConfig, policy: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
@@ -113,15 +167,15 @@ def run_identity(config: RunConfig, policy: dict[str, Any], data: dict[str, Any]
     }
 
 
-def new_run_dir(runs: Path, config: RunConfig, identity: dict[str, Any]) -> Path:
-    """`<phase>-<instrument>-<first digits of the identity's hash>`; a second equal run gets `-2`, and so on."""
+def new_run_dir(runs: Path, config: RunConfig, identity: dict[str, Any]) -> tuple[Path, list[Path]]:
+    """`<phase>-<instrument>-<first digits of the identity's hash>`; a second equal run gets `-2`, and so on. With it, those that exist."""
     from urllib.parse import quote
 
     name = f"{config.phase}-{quote(config.instrument.symbol, safe='')}-{config_hash(identity)[:10]}"
-    attempt = 1
-    while (folder := runs / (name if attempt == 1 else f"{name}-{attempt}")).exists():
-        attempt += 1
-    return folder
+    sooner: list[Path] = []
+    while (folder := runs / (f"{name}-{len(sooner) + 1}" if sooner else name)).exists():
+        sooner.append(folder)
+    return folder, sooner
 
 
 def market_notes(tape: Tape, schedule: Schedule) -> tuple[str, ...]:
@@ -139,10 +193,25 @@ def market_notes(tape: Tape, schedule: Schedule) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _play(env: Env, policy: Policy, log: RunLog, schedule: Schedule, progress: Progress | None) -> None:
-    """Every decision, then the drain. A step's rows are in the log before the next decision is made."""
+def account_notes(config: RunConfig) -> tuple[str, ...]:
+    """What a reader should know of the account's terms before believing a result."""
+    capital, margin = config.env.capital_usd_micros, config.env.margin_usd_micros
+    if margin is None or capital >= margin:
+        return ()
+    return (
+        f"the capital of {format_usd(capital)} is below the margin of one lot ({format_usd(margin)}): nothing can be opened; "
+        "raise --capital or state the --margin that you are asked for",
+    )
+
+
+def _play(env: Env, policy: Policy, log: RunLog, schedule: Schedule, progress: Progress | None) -> tuple[int, int]:
+    """Every decision, then the drain; (decisions of living lanes, lanes that the floor ended).
+
+    A step's rows are in the log before the next decision is made.
+    """
     from policy.tables import diag_row, no_picks_row
 
+    played = closed = 0
     now = time.perf_counter_ns
     steps = schedule.decisions + 1
     for step in range(steps):
@@ -161,11 +230,14 @@ def _play(env: Env, policy: Policy, log: RunLog, schedule: Schedule, progress: P
         moved = now()
         for table in env.emit:
             log.append(table, env.rows(table))
-        log.append_row("diag", env.diag() | of_policy)
+        diag = env.diag()
+        played, closed = played + diag["lanes.played"], closed + diag["end.capital_floor"]
+        log.append_row("diag", diag | of_policy)
         log.append_row("timing", _timing(env.phase, step, log.waited_s, begun, observed, picked, moved, now()))
         log.end_step(step)
         if progress is not None:
             progress(step + 1, steps)
+    return played, closed
 
 
 def _attempt(config: RunConfig) -> dict[str, Any]:

@@ -5,13 +5,14 @@ row and column. Nothing here imports `cuda_env`: declared terms come from the ma
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lob.errors import DamagedLog, TapeproofError
+from lob.errors import BadInput, DamagedLog, TapeproofError
 from sim import verify_sql as sql
 from sim.run_data import PHASES, RunData, RunTerms, distinct, load
 from sim.summary import summarize
@@ -42,6 +43,8 @@ __all__ = ["verify", "verify_tables"]
 RATIO_TOLERANCE = 1e-9
 """Ratios of a summary (Sharpe, fractions) may differ by this much: their last bits follow numpy and the processor. Money never does."""
 
+_HEAD = re.compile(r"[0-9a-fA-F]{64}")
+
 PROOFS = {
     "full": "all five computations, per phase, lane and episode",
     "sampled": "(b), (c) and (e) of every lane; (a) and (d) of the sampled lanes only",
@@ -54,7 +57,8 @@ PROOFS = {
 def verify(run_dir: str | Path, store: str | Path | None, head: str | None = None, tolerance_usd_micros: int = 0) -> Verdict:
     """The verdict on a run directory, finished or broken off. `head` is the chain head that the run printed when it ended.
 
-    Raises NotFound (no such run or store), BadInput (a store that cannot be read); damage in the log is a failed check, never an exception.
+    Raises NotFound (no such run or store), BadInput (a head that is none, a store that cannot be read or has nothing of the run's data: it
+    says nothing against the run); damage in the log is a failed check, never an exception.
     """
     from store.catalog import check_store
     from store.run_check import verify_chain
@@ -62,6 +66,8 @@ def verify(run_dir: str | Path, store: str | Path | None, head: str | None = Non
 
     if store is not None:
         check_store(store)
+    if head is not None and not _HEAD.fullmatch(head):
+        raise BadInput(f"--head {head}: a head has 64 hex digits; give the whole one that the run printed")
 
     checks = [
         Check(
@@ -86,23 +92,29 @@ def verify(run_dir: str | Path, store: str | Path | None, head: str | None = Non
     if store is None:
         checks.append(skipped("data_hash", "no store given"))
     elif run.has("fills"):
-        market, data_checks = read_market(run.terms, store)
+        try:
+            market, data_checks = read_market(run.terms, store)
+        except TapeproofError as error:
+            if all(check.status == OK for check in checks):
+                raise BadInput(f"this store cannot judge the run: {error}") from None
+            # A log that was changed may ask for data that never was: its own faults come first.
+            data_checks = [failed("data_hash", f"the store cannot give the run's data: {error}", "manifest", "data_hash")]
         checks += data_checks
     checks += check_build(run.manifest["identity"])
     verdict = verify_tables(run, market, Path(run_dir).name, tolerance_usd_micros, checks)
     return Verdict(**{**verdict.__dict__, "head": read_run(run_dir).head})
 
 
-def read_market(terms: RunTerms, store: str | Path) -> tuple[Market | None, list[Check]]:
-    """The run's market from the store, and whether it is the data that the run saw (the data hash, computed anew)."""
+def read_market(terms: RunTerms, store: str | Path) -> tuple[Market, list[Check]]:
+    """The run's market from the store, and whether it is the data that the run saw (the data hash, computed anew).
+
+    Raises NotFound or BadInput when the store has nothing of it or cannot be read.
+    """
     from lob.calendar import sessions
     from store.market_read import read_columns
 
     needed = BAR_COLUMNS if terms.is_bars else book_columns()
-    try:
-        columns = read_columns(store, terms.instrument, terms.schema, terms.read_start_ns, terms.read_end_ns, terms.columns)
-    except TapeproofError as error:
-        return None, [failed("data_hash", f"the store cannot give the run's data: {error}", "manifest", "data_hash")]
+    columns = read_columns(store, terms.instrument, terms.schema, terms.read_start_ns, terms.read_end_ns, terms.columns)
     checks = []
     if terms.data_hash is None:
         checks.append(skipped("data_hash", "the manifest holds none"))

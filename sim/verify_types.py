@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lob.units import format_usd
+from lob.units import counted, format_usd
 from sim.run_data import RunData, ints
 
 if TYPE_CHECKING:
@@ -101,13 +101,13 @@ def render(verdict: Verdict) -> str:
         value = format_usd(total) if total is not None else f"not computed: {verdict.reasons.get(name, '')}"
         lines.append(f"  ({name}) {what + ' ':.<68} {value}")
     lines.append(
-        f"largest difference over {verdict.groups} lane episodes: {format_usd(verdict.largest_difference_usd_micros)}"
+        f"largest difference over {counted(verdict.groups, 'lane episode')}: {format_usd(verdict.largest_difference_usd_micros)}"
         + (f" at {verdict.largest_at}" if verdict.largest_difference_usd_micros else "")
         + (f" (tolerance {format_usd(verdict.tolerance_usd_micros)})" if verdict.tolerance_usd_micros else "")
     )
     lines += [check.line() for check in verdict.checks if check.status != OK]
     passed = sum(check.status == OK for check in verdict.checks)
-    lines.append(f"{passed} checks passed, {len(verdict.failed)} failed")
+    lines.append(f"{counted(passed, 'check')} passed, {len(verdict.failed)} failed")
     lines.append(f"proof: {verdict.proof}")
     lines.append("VERIFIED" if verdict.ok else "FALSIFIED")
     return "\n".join(lines)

@@ -144,9 +144,9 @@ def describe_end(chain: Chain, journals: Sequence[JournalPart], steps: int) -> s
 def seal(run_dir: Path | str) -> str:
     """Close a run where it stands: seal every committed step, end the chain. Returns the head. Idempotent; safe to kill and repeat.
 
-    A full segment gives the same bytes as if the run had sealed it. The end state is `sealed_after_crash`. Journals behind a damaged one,
-    and a summary that the chain does not cover, which no unbroken log can hold, move to `abandoned/`. Raises BadInput when a writer is
-    alive, NotFound, and DamagedLog when the chain itself is broken.
+    A full segment gives the same bytes as if the run had sealed it. The end state is `sealed_where_it_stood`. Journals behind a
+    damaged one, and a summary that the chain does not cover, which no unbroken log can hold, move to `abandoned/`. Raises BadInput
+    when a writer is alive, NotFound, and DamagedLog when the chain itself is broken.
     """
     run_dir = Path(run_dir)
     manifest = read_manifest(run_dir)
@@ -179,7 +179,7 @@ def seal(run_dir: Path | str) -> str:
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         for summary in run_dir.glob("*_summary.json"):  # written, but the line that proves it was not
             _set_aside(run_dir, summary, summary.name)
-        return end_chain(run_dir, manifest, head, k + 1, {"state": "sealed_after_crash", "steps": first, "summary": None})
+        return end_chain(run_dir, manifest, head, k + 1, {"state": "sealed_where_it_stood", "steps": first, "summary": None})
     finally:
         os.close(lock)
 

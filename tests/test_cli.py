@@ -57,6 +57,13 @@ def document(done: subprocess.CompletedProcess[str]):
     return json.loads(done.stdout, parse_constant=refuse)
 
 
+def reason(done: subprocess.CompletedProcess[str]) -> str:
+    """Why a command that was asked for JSON gave no result: the whole of what it says on stdout."""
+    [(key, said)] = document(done).items()
+    assert key == "error"
+    return said
+
+
 @pytest.mark.parametrize("command", sorted({(), *GROUPS, *COMMANDS}), ids=" ".join)
 def test_every_command_has_help_on_stdout(command):
     done = sim(*command, "--help")
@@ -151,12 +158,13 @@ def test_help_imports_nothing_heavy():
         ((), "Usage"),
     ],
 )
-def test_wrong_usage_exits_2_says_what_and_leaves_stdout_empty(arguments, says, tmp_path, capfd, monkeypatch):
+def test_wrong_usage_exits_2_and_says_what_on_stdout_only_where_json_was_asked_for(arguments, says, tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for extra in ((), ("--json",)) if arguments else ((),):
         done = here(capfd, *arguments, *extra)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert says in done.stderr
+        assert done.returncode == 2
+        assert says in (reason(done) if extra else done.stderr)
+        assert extra or done.stdout == ""
         assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
 
@@ -189,7 +197,8 @@ def test_policy_init_makes_the_same_checkpoint_for_the_same_seed(tmp_path, capfd
     assert first["content_hash"] == second["content_hash"]
     assert (tmp_path / "a" / "tensors.pt").read_bytes() == (tmp_path / "b" / "tensors.pt").read_bytes()
     again = here(capfd, "policy", "init", "--seed", "3", "--out", str(tmp_path / "a"), "--json")
-    assert (again.returncode, again.stdout) == (2, "")
+    assert again.returncode == 2
+    assert again.stderr == f"error: {reason(again)}\n"
     assert again.stderr.startswith("error: ")
     assert again.stderr.count("\n") == 1
 
@@ -199,13 +208,13 @@ def test_seal_closes_an_interrupted_run_once_and_says_where_it_ends(tmp_path):
 
     write_run(tmp_path / "run", 20, finish=False)
     first, second = (document(sim("seal", str(tmp_path / "run"), "--json")) for _ in range(2))
-    assert (first["steps"], first["steps_sealed_now"], first["end_state"]) == (20, 4, "sealed_after_crash")
+    assert (first["steps"], first["steps_sealed_now"], first["end_state"]) == (20, 4, "sealed_where_it_stood")
     assert second == first | {"steps_sealed_now": 0}
     text = sim("seal", str(tmp_path / "run"))
     assert (text.returncode, text.stderr) == (0, "")
     assert first["head"] in text.stdout
     missing = sim("seal", str(tmp_path / "none"), "--json")
-    assert (missing.returncode, missing.stdout) == (2, "")
+    assert (missing.returncode, missing.stderr) == (2, f"error: {reason(missing)}\n")
     assert missing.stderr.count("\n") == 1
 
 
@@ -232,14 +241,16 @@ main()
         ("KeyboardInterrupt('R/x is resumable')", 130, "interrupted: R/x is resumable"),
     ],
 )
-def test_an_error_is_one_line_on_stderr_and_an_exit_code(error, code, line):
+def test_an_error_is_one_line_on_stderr_an_exit_code_and_one_json_document(error, code, line):
     done = run_python(RAISING.format(error=error))
-    assert (done.returncode, done.stdout, done.stderr) == (code, "", line + "\n")
+    assert (done.returncode, done.stderr) == (code, line + "\n")
+    assert reason(done) == line.removeprefix("error: ")
 
 
 def test_a_fault_of_ours_shows_its_traceback_and_exits_70():
     done = run_python(RAISING.format(error="ZeroDivisionError('x')"))
-    assert (done.returncode, done.stdout) == (70, "")
+    assert done.returncode == 70
+    assert "fault of ours" in reason(done)
     assert "ZeroDivisionError: x" in done.stderr
     assert done.stderr.endswith("please report it with the lines above\n")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_cli import REPO, document, here, sim
+from tests.test_cli import REPO, document, here, reason, sim
 
 EVENTS = 3000
 
@@ -88,6 +88,7 @@ def test_sql_answers_as_table_csv_and_json_alike(market):
         (("sql", "select 1"), "--store, --runs"),
         (("sql", "--store", "S", "select 1", "--csv"), "--csv and --json"),
         (("verify", "nowhere", "--store", "S"), "nowhere"),
+        (("verify", "nowhere", "--head", "5d41402a"), "64 hex digits"),
         (("verify", "nowhere", "--store", "S", "--tolerance-usd", "much"), "much"),
         (("synth", "--date", "2024-13-05", "--out", "x.dbn"), "2024-13-05"),
         (("synth", "--date", "2024-03-05", "--instrument", "XX", "--out", "x.dbn"), "XX"),
@@ -98,8 +99,8 @@ def test_unusable_input_is_one_line_on_stderr_and_exit_2(market, arguments, says
     (market / "text.csv").write_text("a,b\n1,2\n")
     monkeypatch.chdir(market)
     done = here(capfd, *arguments, "--json")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: ")
+    assert done.returncode == 2
+    assert done.stderr == f"error: {reason(done)}\n"
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (market / "x.dbn").exists()

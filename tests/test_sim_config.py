@@ -134,7 +134,7 @@ def test_the_instrument_comes_back_as_it_went_in():
         ({"tape": {"clock": "1 fortnight"}}, "tape.clock: clock '1 fortnight' is none of"),
         ({"tape": {"market_schema": "trades"}}, "tape.market_schema: 'trades' cannot be replayed"),
         ({"tape": {"end_ns": 10 * HOUR}}, "tape: the start 1970-01-01T10:00:00.000000000Z is not before the end"),
-        ({"tape": {"latency_ns": -1}}, "tape.latency_ns: "),
+        ({"tape": {"latency_ns": -1}}, "tape.latency_ns: must be at least 0, not -1"),
         ({"tape": {"latency_ns": 1.0}}, "tape.latency_ns: "),
         ({"tape": {"slippage_ticks": 0}}, "tape.slippage_ticks: "),
         ({"tape": {"fit_start_ns": 1}}, "tape: a fit range needs both"),
@@ -164,5 +164,5 @@ def test_a_log_level_that_does_not_exist_or_samples_too_many_lanes_is_refused():
         with pytest.raises(BadInput, match=r"log\.level: level .* is none of full"):
             config(log={"level": level})
     assert config(log={"level": "sampled:2"}, lanes=2).log.level == "sampled:2"
-    with pytest.raises(BadInput, match="more lanes than the run's 2"):
+    with pytest.raises(BadInput, match=r"^level sampled:3 asks for more lanes than the run's 2"):
         config(log={"level": "sampled:3"}, lanes=2)

@@ -46,7 +46,7 @@ def assert_prefix_then_whole(run_dir, whole, at_least=0):
     head = seal(run_dir)
     sealed = read_run(run_dir)
     assert (sealed.steps, sealed.sealed_steps, sealed.head) == (run.steps, run.steps, head)
-    assert sealed.state == ("finished" if run.state == "finished" else "sealed_after_crash")
+    assert sealed.state == ("finished" if run.state == "finished" else "sealed_where_it_stood")
     assert sealed.manifest["head"] == head and sealed.manifest["end_state"] == sealed.state
     for table in TABLES:
         assert same_rows(read_table(sealed, table.name), expected(table.name, 7, run.steps)), table.name
