@@ -90,12 +90,14 @@ def replay(config: RunConfig, store: Path, runs: Path, progress: Progress | None
         flush_rows=config.execution.flush_rows,
         flush_seconds=config.execution.flush_ms / 1000,
     )
-    notes = (*market_notes(loaded.tape, loaded.schedule), *loaded.notes, *account_notes(config))
+    noted = [("market.note", note) for note in (*market_notes(loaded.tape, loaded.schedule), *loaded.notes)]
+    noted += [("account.note", note) for note in account_notes(config)]
+    notes = tuple(note for _, note in noted)
     started = time.perf_counter()
     try:
         with log:
             log.append_row("attempts", _attempt(config))
-            for row in _events(env.phase, notes):
+            for row in _events(env.phase, noted):
                 log.append_row("events", row)
             played, closed = _play(env, policy, log, loaded.schedule, progress)
             log.commit()
@@ -254,11 +256,11 @@ def _attempt(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _events(phase: int, notes: Sequence[str]) -> list[dict[str, Any]]:
-    """What was known of the market before the first step, as `events` rows."""
+def _events(phase: int, notes: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """What was known of market and account before the first step, (kind, sentence) each, as `events` rows."""
     return [
-        {"phase": phase, "step": 0, "seq": i, "lane": None, "severity": WARNING, "kind": "market.note", "message": note, "value": None}
-        for i, note in enumerate(notes)
+        {"phase": phase, "step": 0, "seq": i, "lane": None, "severity": WARNING, "kind": kind, "message": note, "value": None}
+        for i, (kind, note) in enumerate(notes)
     ]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -324,17 +325,13 @@ def check_rewards(log: Log, grid: Grid) -> list[Check]:
     checks = []
     for name, values in expected.items():
         found = log.arrow("steps").column(name).combine_chunks().to_numpy(zero_copy_only=False)[grid.order]
-        checks.append(
-            log.judge(
-                f"steps_{name}",
-                "steps",
-                name,
-                found != values,
-                lambda i, name=name, found=found, values=values: f"{name} is {found[i]}, recomputed {values[i]}",
-                grid.order,
-            )
-        )
+        say = partial(_other_reward, name, found, values)
+        checks.append(log.judge(f"steps_{name}", "steps", name, found != values, say, grid.order))
     return checks
+
+
+def _other_reward(name: str, found: np.ndarray, values: np.ndarray, i: int) -> str:
+    return f"{name} is {found[i]}, recomputed {values[i]}"
 
 
 def end_costs(log: Log, booked: Walk) -> dict[tuple[int, int, int], tuple[int, int, int]]:
