@@ -1,4 +1,4 @@
-"""`sim store`: what a market store holds."""
+"""`sim store`: what a market store holds, and the way out of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 @group.callback()
 def store_group() -> None:
-    """See what a market store holds."""
+    """See what a market store holds, or take a file out of it."""
 
 
 @group.command("ls")
@@ -69,6 +69,30 @@ def quality(
 
     rows = report(store, instrument, schema)
     emit(rows, "\n\n".join(block(row) for row in rows) or f"{store}: nothing yet", as_json)
+
+
+@group.command("rm")
+def rm(
+    store: Store,
+    source: Annotated[str | None, typer.Option(help="The first digits of the file's SHA-256.", show_default=False)] = None,
+    file: Annotated[str | None, typer.Option(help="The file's name, as it was ingested.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """Take a source file out of a store.
+
+    All of its rows go, or none do. The file itself is not touched: it can be put in again, with other options. Runs that were
+    played on it can then no longer be verified from this store.
+
+    \b
+    Examples:
+      sim store rm --store S --source 3f9a1c
+      sim store rm --store S --file ES_1min.csv
+    """
+    from sim.market import remove_source
+
+    gone = remove_source(store, source, file)
+    what = f"{gone['rows']:,} rows of {gone['schema']} of {', '.join(gone['instruments'])}"
+    emit(gone, f"{gone['source']} (sha256 {gone['sha256']}) is out of {store}: {what}", as_json)
 
 
 def _line(row: dict[str, Any]) -> tuple[str, ...]:

@@ -25,7 +25,8 @@ def ingest(
 ) -> dict[str, Any]:
     """Puts one file into the store and says what was put in (the fields of `store.market.IngestReport`, plus `store`).
 
-    `instrument`, `schema`, `timezone`, `stamp`, `delimiter`, `date_order`, `columns` say what a CSV of bars does not say itself;
+    `instrument`, `schema`, `timezone`, `stamp`, `delimiter`, `date_order`, `columns` say what a CSV of bars does not say itself; a file
+    that is in the store already with others of them is refused.
     `registry` gives tick and calendar for the quality report; `progress` is called with the records read so far. Raises BadInput,
     NotFound, StaleCache; the store is then as it was before.
     """
@@ -38,6 +39,8 @@ def ingest(
     def opened(file: Path):
         return open_source(file, schema=schema, timezone=timezone, stamp=stamp, delimiter=delimiter, columns=stated, date_order=date_order)
 
-    report = ingest_file(path, store, open_source=opened, instrument=instrument, registry=registry, progress=progress)
+    named = ",".join(f"{part}={column}" for part, column in sorted(stated.items())) or None
+    options = {"schema": schema, "timezone": timezone, "stamp": stamp, "delimiter": delimiter, "columns": named, "date_order": date_order}
+    report = ingest_file(path, store, open_source=opened, instrument=instrument, options=options, registry=registry, progress=progress)
     found = asdict(report)
     return {"store": str(store)} | {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}

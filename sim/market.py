@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lob.errors import NotFound
+from lob.errors import BadInput, NotFound
 
 
 def list_store(store: Path) -> list[dict[str, Any]]:
@@ -13,6 +13,27 @@ def list_store(store: Path) -> list[dict[str, Any]]:
     from store.market import summarize_store
 
     return summarize_store(store)
+
+
+def remove_source(store: Path, sha256: str | None = None, file: str | None = None) -> dict[str, Any]:
+    """Takes one source file out of the store, named by the first digits of its SHA-256 or by its file name: wholly, or not at all.
+
+    Returns what was taken out. Raises BadInput, NotFound. Cached features of it stay: they are kept under the data's own hash.
+    """
+    from store.market import remove_source as take_out
+
+    if (sha256 is None) == (file is None):
+        raise BadInput("name one source file: either --source with the first digits of its SHA-256, or --file with its name")
+    record = take_out(store, sha256, file)
+    return {
+        "store": str(store),
+        "source": record.name,
+        "sha256": record.sha256,
+        "schema": record.schema,
+        "instruments": [symbol for symbol, _, _ in record.spans],
+        "rows": record.rows,
+        "bytes": sum(part.bytes for part in record.parts),
+    }
 
 
 def quality(store: Path, instrument: str | None = None, schema: str | None = None) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
     store.json            format version
     catalog/<sha256>.json one record per ingested source file: its parts, spans and quality
     market/…              Parquet parts
-    staging/…             ingests under way; what a killed one left is removed by the next
+    staging/…             ingests and removals under way; what a killed one left is removed by the next
 
 A record appears by one rename after every part lies durably in its place, so a kill at any moment leaves all of a file or nothing.
 """
@@ -44,7 +44,10 @@ class Part:
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """One ingested file: `spans` are (instrument, first ns, last ns) of the index time, `quality` one dict per instrument and date."""
+    """One ingested file: `spans` are (instrument, first ns, last ns) of the index time, `quality` one dict per instrument and date.
+
+    `options`: those that shaped its values, None where one was not given; None as a whole in a record that is older than they are.
+    """
 
     sha256: str
     name: str
@@ -54,6 +57,7 @@ class SourceRecord:
     spans: tuple[tuple[str, int, int], ...]
     parts: tuple[Part, ...]
     quality: tuple[dict[str, Any], ...]
+    options: dict[str, str | None] | None = None
 
 
 def check_store(store: str | os.PathLike) -> Path:
@@ -246,6 +250,47 @@ def commit(root: Path, folder: Path, record: SourceRecord, staged: dict[str, Pat
             remove_parts(root, list(staged))
             raise
     return None
+
+
+def remove_source(store: str | os.PathLike, sha256: str | None = None, name: str | None = None) -> SourceRecord:
+    """Takes one source file out of the store, by the first digits of its SHA-256 or by its name. Returns the record that was removed.
+
+    The record goes first, by one rename into a staging folder that names its parts: a kill before the rename leaves all of it, and what a
+    kill after it leaves is no longer seen and is removed by the next ingest or removal. Raises NotFound (none fits), BadInput (several fit,
+    or the store cannot be written), StaleCache.
+    """
+    root = check_store(store)
+    try:
+        for folder in _FOLDERS:
+            (root / folder).mkdir(exist_ok=True)
+        with store_lock(root):
+            remove_leftovers(root)
+            record = _only_record(root, sha256, name)
+            aside = root / "staging" / f"{os.getpid()}.{os.urandom(8).hex()}"
+            aside.mkdir()
+            paths = [part.path for part in record.parts]
+            write_durably(aside / "plan.json", json.dumps({"sha256": record.sha256, "parts": paths}))
+            os.rename(root / "catalog" / f"{record.sha256}.json", aside / "record.json")
+            sync_folder(root / "catalog")
+            remove_parts(root, paths)
+            shutil.rmtree(aside, ignore_errors=True)
+    except OSError as error:
+        raise store_fault(root, error) from None
+    return record
+
+
+def _only_record(root: Path, sha256: str | None, name: str | None) -> SourceRecord:
+    records = read_records(root)
+    if sha256 is not None:
+        asked, fitting = f"SHA-256 {sha256}…", [record for record in records if record.sha256.startswith(sha256.lower())]
+    else:
+        asked, fitting = f"name {name}", [record for record in records if record.name == name]
+    named = ", ".join(f"{record.name} ({record.sha256[:12]})" for record in (fitting or records)[:20])
+    if not fitting:
+        raise NotFound(f"{root}: no source file of {asked}; the store holds {named or 'nothing yet'}")
+    if len(fitting) > 1:
+        raise BadInput(f"{root}: {len(fitting)} source files of {asked}: {named}: name one by its SHA-256")
+    return fitting[0]
 
 
 def write_durably(path: Path, text: str, aside: Path | None = None) -> None:

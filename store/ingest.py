@@ -107,6 +107,7 @@ class _Work:
     hashing: Future[str]
     held: list[SourceRecord]
     pool: ThreadPoolExecutor
+    unmapped: set[int] = field(default_factory=set)  # instrument ids that only `instrument` names
     hash_checked: bool = False
     pending: dict[tuple[str, str], _Pending] = field(default_factory=dict)
     running: list[Future] = field(default_factory=list)
@@ -131,13 +132,15 @@ def ingest_file(
     *,
     open_source: Callable[[Path], Source],
     instrument: str | None = None,
+    options: Mapping[str, str | None] | None = None,
     registry: Mapping[str, Instrument] = REGISTRY,
     progress: Callable[[int], None] | None = None,
 ) -> IngestReport:
     """Puts the file at `path` into the store, once and wholly, or raises and leaves the store as it was.
 
-    `open_source` opens it (see `store.readers`). `instrument` names the records of a file that names no symbols itself. `registry` gives
-    tick and calendar for the quality report. `progress` is called with the rows read so far.
+    `open_source` opens it (see `store.readers`). `instrument` names the records of a file that names no symbols itself. `options` are those
+    that `open_source` works with: the ones that shape values (`Source.options`) are kept, and the same file with others is refused.
+    `registry` gives tick and calendar for the quality report. `progress` is called with the rows read so far.
     Raises BadInput (unreadable, empty, cut, overlapping, no space …), NotFound, StaleCache (the store is of a newer version).
     """
     path = Path(path)
@@ -148,6 +151,7 @@ def ingest_file(
     with ThreadPoolExecutor(1) as hasher:
         hashing = hasher.submit(sha256_file, path)
         if exists and stamp[1] <= HASH_FIRST_BYTES and (earlier := find_record(Path(store), hashing.result())) is not None:
+            _refuse_other_options(earlier, path, Path(store), instrument, options or {})
             return _report(earlier, str(path), already=True)
         source = open_source(path)  # before the store is made: a file that cannot be read leaves none behind
         root, is_new = ensure_store(store)
@@ -158,7 +162,7 @@ def ingest_file(
                 _refuse_known(work, wait=True)
                 if file_stamp(path) != stamp:
                     raise BadInput(f"{path}: changed while it was read: wait until it is complete and run again; nothing was kept")
-                record = _record(work, stamp[1], rows, qualities)
+                record = _record(work, stamp[1], rows, qualities, options or {})
                 earlier = commit(root, folder, record, work.staged)
         except _HeldAlready as found:
             earlier = record = found.record
@@ -168,7 +172,29 @@ def ingest_file(
             if isinstance(error, OSError):
                 raise store_fault(root, error) from None
             raise
+    if earlier is not None:
+        _refuse_other_options(earlier, path, root, instrument, options or {})
     return _report(earlier or record, str(path), already=earlier is not None)
+
+
+def _refuse_other_options(record: SourceRecord, path: Path, root: Path, instrument: str | None, options: Mapping[str, str | None]) -> None:
+    """Raises BadInput when the file was ingested with other options than these: nothing would be done, and its values are of those."""
+    held = {symbol for symbol, _, _ in record.spans}
+    differing: list[tuple[str, str | None, str | None]] = []
+    if instrument is not None and held != {instrument}:
+        differing.append(("instrument", ", ".join(sorted(held)), instrument))
+    if (schema := options.get("schema")) not in (None, record.schema):
+        differing.append(("schema", record.schema, schema))
+    differing += [(name, kept, options.get(name)) for name, kept in (record.options or {}).items() if options.get(name) != kept]
+    if differing:
+        name, kept, given = differing[0]
+        option = "--" + name.replace("_", "-")
+        was = f"with {option} {kept}" if kept is not None else f"without {option}"
+        now = f"with {option} {given}" if given is not None else f"without {option}"
+        raise BadInput(
+            f"{path}: is in the store already, ingested {was}, and not {now}: to ingest it anew, take it out first with "
+            f"`sim store rm --store {root} --source {record.sha256[:12]}`"
+        )
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
@@ -274,6 +300,13 @@ def _symbol(work: _Work, instrument_id: int, day: int) -> str:
     if found is None:
         if work.instrument is None:
             raise BadInput(f"{work.path}: does not say what instrument_id {instrument_id} was on {_date(day)}: name it with --instrument")
+        work.unmapped.add(instrument_id)
+        if len(work.unmapped) > 1:
+            ids = " and ".join(map(str, sorted(work.unmapped)))
+            raise BadInput(
+                f"{work.path}: does not say what instrument_id {ids} are, and --instrument {work.instrument} can name only one: ask for "
+                "the file with symbol mappings, or for one instrument"
+            )
         return work.instrument
     if work.instrument is not None and work.instrument != found:
         raise BadInput(f"{work.path}: holds {found} by its own metadata, not {work.instrument}: leave --instrument away")
@@ -362,14 +395,15 @@ def _write_part(work: _Work, key: tuple[str, str], pieces: list[dict[str, np.nda
     return part, file
 
 
-def _record(work: _Work, size: int, rows: int, qualities: dict[str, InstrumentQuality]) -> SourceRecord:
+def _record(work: _Work, size: int, rows: int, qualities: dict[str, InstrumentQuality], options: Mapping[str, str | None]) -> SourceRecord:
     spans = []
     for symbol in sorted(qualities):
         days = qualities[symbol].spans.values()
         spans.append((symbol, min(first for first, _ in days), max(last for _, last in days)))
     parts = sorted(work.parts, key=lambda part: (part.instrument, part.first_row))
     quality = [row for symbol in sorted(qualities) for row in report(qualities[symbol])]
-    return SourceRecord(work.hashing.result(), work.path.name, size, work.schema, rows, tuple(spans), tuple(parts), tuple(quality))
+    kept = {name: options.get(name) for name in getattr(work.source, "options", ())}
+    return SourceRecord(work.hashing.result(), work.path.name, size, work.schema, rows, tuple(spans), tuple(parts), tuple(quality), kept)
 
 
 def _report(record: SourceRecord, path: str, already: bool) -> IngestReport:

@@ -17,10 +17,13 @@ from store.dbn_metadata import DbnMetadata
 from store.detect import refuse_unless_readable
 from store.streams import open_stream
 
+BAR_OPTIONS = ("timezone", "stamp", "delimiter", "columns", "date_order")
+
 
 @dataclass(frozen=True)
 class Source:
-    """An opened source file. `format` is one of `store.detect.FORMATS`; `metadata` is there for DBN.
+    """An opened source file. `format` is one of `store.detect.FORMATS`; `metadata` is there for DBN. `options` are the names of those that
+    shape what its records hold; the others mean nothing to the format.
 
     `batches()` starts at the first record each time it is called and yields arrays of dtype `RECORDS[schema]`.
     `symbol_of(instrument_id, date)` is the name on a UTC date, or None where the file does not say. A CSV with a column of symbols
@@ -33,6 +36,7 @@ class Source:
     metadata: DbnMetadata | None
     batches: Callable[[], Iterator[np.ndarray]]
     symbol_of: Callable[[int, dt.date], str | None]
+    options: tuple[str, ...] = ()
 
 
 def open_source(
@@ -64,7 +68,7 @@ def open_source(
 
     if kind == "csv-mbp-10":
         _same(path, schema, "mbp-10")
-        return Source(path, kind, "mbp-10", None, lambda: read_mbp10_csv(path, delimiter, symbols), symbol_of)
+        return Source(path, kind, "mbp-10", None, lambda: read_mbp10_csv(path, delimiter, symbols), symbol_of, ("delimiter",))
     if schema is None:
         raise BadInput(f"{path}: a CSV of bars does not say how long they are: state it, like --schema ohlcv-1m")
     check_options(path, schema, stamp, date_order)
@@ -72,7 +76,7 @@ def open_source(
     def bars() -> Iterator[np.ndarray]:
         return read_ohlcv_csv(path, schema, timezone, stamp, delimiter, columns, date_order, symbols)
 
-    return Source(path, kind, schema, None, bars, symbol_of)
+    return Source(path, kind, schema, None, bars, symbol_of, BAR_OPTIONS)
 
 
 def _same(path: Path, asked: str | None, found: str) -> None:
