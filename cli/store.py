@@ -18,7 +18,7 @@ SHOWN = (
 """The quality counts that the listing names when they are not 0; `sim store quality` has all of them."""
 
 TITLE = ("instrument", "schema", "date", "source", "source_sha256", "start_ns", "end_ns")
-LS_HEAD = ("instrument", "schema", "first", "last", "rows", "dates", "MB", "quality")
+LS_HEAD = ("instrument", "schema", "first", "last", "rows", "dates", "MB", "holes", "quality")
 
 
 def register(app: typer.Typer) -> None:
@@ -34,7 +34,8 @@ def store_group() -> None:
 def ls(store: Store, as_json: Json = False) -> None:
     """List instruments, schemas, spans, rows.
 
-    One line for each instrument and schema; the last column names what is odd in the data, counted at ingest.
+    One line for each instrument and schema. Holes are more than 7 days without a row (a replay refuses to run over one) and sessions of
+    the calendar without any; the last column names what is odd in the data, counted at ingest.
 
     \b
     Examples:
@@ -97,7 +98,21 @@ def rm(
 
 def _line(row: dict[str, Any]) -> tuple[str, ...]:
     size, rows = f"{row['bytes'] / 1e6:.1f}", f"{row['rows']:,}"
-    return row["instrument"], row["schema"], row["start"], row["end"], rows, str(row["dates"]), size, odd(row["quality"])
+    return row["instrument"], row["schema"], row["start"], row["end"], rows, str(row["dates"]), size, holes(row), odd(row["quality"])
+
+
+def holes(row: dict[str, Any]) -> str:
+    """`2 holes, longest 546 days between … and …; 380 sessions without rows`: what the span of an instrument does not hold."""
+    from lob.units import format_length_ns
+
+    said = []
+    if row["holes"]:
+        longest = max(row["holes"], key=lambda hole: hole["ns"])
+        between = f"{format_length_ns(longest['ns'])} between {longest['start']} and {longest['end']}"
+        said.append(f"1 hole, {between}" if len(row["holes"]) == 1 else f"{len(row['holes'])} holes, longest {between}")
+    if row["missing_sessions"]:
+        said.append(f"{row['missing_sessions']:,} session{'s' * (row['missing_sessions'] > 1)} without rows")
+    return "; ".join(said) or "-"
 
 
 def odd(counts: dict[str, Any]) -> str:

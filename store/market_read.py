@@ -2,18 +2,23 @@
 
 import os
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lob.calendar import sessions
 from lob.errors import BadInput, NotFound
-from lob.records import has_receive_time
+from lob.instruments import REGISTRY, Instrument, resolve
+from lob.records import BAR_NS, has_receive_time
 from lob.units import format_time_ns
 from store.catalog import Part, SourceRecord, check_store, read_records
 from store.hashes import canonical_hash
+from store.holes import Holes, Span, find_holes
 from store.market_schema import LETTERS, ROW, chunk_values, index_time, is_nullable, store_columns
+from store.quality import BOOK_GAP_NS
 
 
 @dataclass(frozen=True)
@@ -52,12 +57,15 @@ def _order(record: SourceRecord, part: Part) -> tuple:
     return part.schema, part.instrument, start, record.sha256, part.first_row
 
 
-def summarize_store(store: str | os.PathLike) -> list[dict[str, Any]]:
-    """One row per instrument and schema: span, rows, dates, files, bytes, and the sums of its quality counts (None: could not be made)."""
+def summarize_store(store: str | os.PathLike, registry: Mapping[str, Instrument] = REGISTRY) -> list[dict[str, Any]]:
+    """One row per instrument and schema: span, rows, dates, files, bytes, holes (`store.holes`), and the sums of its quality counts (None:
+    could not be made), silences from one file to the next among its gaps. `registry` gives the calendar.
+    """
     records = read_records(check_store(store))
     parts: dict[tuple[str, str], list[Part]] = defaultdict(list)
     sources: dict[tuple[str, str], list[str]] = defaultdict(list)
     quality: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    spans: dict[tuple[str, str], list[Span]] = defaultdict(list)
     for record in records:
         for symbol, _, _ in record.spans:
             sources[symbol, record.schema].append(record.name)
@@ -65,6 +73,7 @@ def summarize_store(store: str | os.PathLike) -> list[dict[str, Any]]:
             parts[part.instrument, part.schema].append(part)
         for day in record.quality:
             quality[day["instrument"], record.schema].append(day)
+            spans[day["instrument"], record.schema].append(Span(day["start_ns"], day["end_ns"], record.sha256))
     rows = []
     for symbol, schema in sorted(parts):
         held = parts[symbol, schema]
@@ -79,9 +88,24 @@ def summarize_store(store: str | os.PathLike) -> list[dict[str, Any]]:
             "parts": len(held),
             "bytes": sum(part.bytes for part in held),
         }
+        found = _holes(symbol, schema, spans[symbol, schema], registry)
+        row["holes"] = [{"start": format_time_ns(first), "end": format_time_ns(last), "ns": last - first} for first, last in found.holes]
+        row["missing_sessions"] = found.missing_sessions
         row["quality"] = _total(quality[symbol, schema])
+        row["quality"]["gaps"] += found.gaps
+        row["quality"]["longest_gap_ns"] = max(row["quality"]["longest_gap_ns"], found.longest_gap_ns)
         rows.append(row)
     return rows
+
+
+def _holes(symbol: str, schema: str, spans: list[Span], registry: Mapping[str, Instrument]) -> Holes:
+    try:
+        calendar = resolve(symbol, registry).calendar
+    except NotFound:
+        known = None
+    else:
+        known = sessions(calendar, min(span.start_ns for span in spans), max(span.end_ns for span in spans) + 1)
+    return find_holes(spans, known, BAR_NS.get(schema, BOOK_GAP_NS))
 
 
 def _total(days: list[dict[str, Any]]) -> dict[str, Any]:

@@ -56,3 +56,17 @@ def test_a_removal_that_names_no_one_file_changes_nothing_and_says_so_in_one_lin
     done = here(capfd, "store", "rm", "--store", "S", *chosen)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert tree(store) == before
+
+
+def test_the_listing_shows_the_hole_between_two_files_with_both_ends_and_the_sessions_it_swallows(store, capfd):
+    (row,) = document(here(capfd, "store", "ls", "--store", "S", "--json"))
+    (hole,) = row["holes"]
+    assert (hole["start"], hole["end"]) == ("2023-12-25T23:29:00.000000000Z", "2025-06-23T23:00:00.000000000Z")
+    assert hole["ns"] == (546 * 1440 - 29) * 60 * 10**9
+    assert row["missing_sessions"] == 389, "Monday to Friday from 2023-12-27 to 2025-06-23"
+    text = here(capfd, "store", "ls", "--store", "S").stdout
+    assert f"1 hole, 546 days between {hole['start']} and {hole['end']}; 389 sessions without rows" in text
+    put_in(capfd, bars_csv(store.parent / "next.csv", T0 + 60 * 60 * 10**9))
+    (row,) = document(here(capfd, "store", "ls", "--store", "S", "--json"))
+    assert (row["quality"]["gaps"], row["quality"]["longest_gap_ns"]) == (1, 31 * 60 * 10**9), "from one file to the next in one session"
+    assert len(row["holes"]) == 1
