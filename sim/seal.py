@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from lob.errors import BadInput
 from store.run_read import read_run
 from store.run_read import seal as seal_log
 
@@ -13,7 +14,12 @@ def seal_run(run_dir: Path) -> dict[str, Any]:
     Raises NotFound, BadInput (a writer is alive) and DamagedLog (`store.run_read.seal`).
     """
     before = read_run(run_dir).sealed_steps
-    head = seal_log(run_dir)
+    try:
+        head = seal_log(run_dir)
+    except OSError as error:
+        raise BadInput(
+            f"{run_dir}: cannot be sealed ({error.strerror}): free space or make it writable, then seal again; nothing is lost"
+        ) from None
     run = read_run(run_dir)
     return {
         "run": str(run_dir),

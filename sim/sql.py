@@ -26,8 +26,22 @@ def ask(
     with connect(store, runs) as connection:
         answer = query(connection, sql)
     columns = [{"name": field.name, "type": str(field.type)} for field in answer.schema]
-    lists = [[json_value(value) for value in column.to_pylist()] for column in answer.columns]
+    lists = [[json_value(value) for value in _values(column)] for column in answer.columns]
     return {"columns": columns, "rows": [list(row) for row in zip(*lists, strict=True)]}
+
+
+def _values(column: Any) -> list[Any]:
+    """A column's values; dates and times outside Python's years 1 to 9999 as Arrow's text."""
+    import pyarrow as pa
+
+    try:
+        return column.to_pylist()
+    except (OverflowError, ValueError):
+        pass
+    try:
+        return column.cast(pa.string()).to_pylist()
+    except pa.ArrowException as error:
+        raise BadInput(f"SQL: a value cannot be shown ({str(error).splitlines()[0]}): cast it to VARCHAR") from None
 
 
 def json_value(value: Any) -> Any:

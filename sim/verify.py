@@ -30,11 +30,14 @@ from sim.verify_accounting import (
     grids,
     walk_fills,
 )
+from sim.verify_diag import check_diag
 from sim.verify_fills import check_drain, check_fills, check_marks, check_standing, check_times, fill_events, raw_price
 from sim.verify_floor import check_floor, resting_stops
 from sim.verify_gates import check_actual, check_ends, check_gates, check_sentinels, check_trail
 from sim.verify_hashes import check_build
 from sim.verify_market import BAR_COLUMNS, Market, book_columns, market_of
+from sim.verify_orders import check_orders_follow
+from sim.verify_schedule import check_schedule
 from sim.verify_terms import ContractTerms, terms_for
 from sim.verify_types import COMPUTATIONS, FAILED, OK, Check, Key, Log, Verdict, failed, skipped, where
 
@@ -113,11 +116,11 @@ def read_market(terms: RunTerms, store: str | Path) -> tuple[Market, list[Check]
     from lob.calendar import sessions
     from store.market_read import read_columns
 
-    needed = BAR_COLUMNS if terms.is_bars else book_columns()
+    needed = BAR_COLUMNS if terms.is_bars else book_columns(terms.schema)
     columns = read_columns(store, terms.instrument, terms.schema, terms.read_start_ns, terms.read_end_ns, terms.columns)
     checks = []
     if terms.data_hash is None:
-        checks.append(skipped("data_hash", "the manifest holds none"))
+        checks.append(failed("data_hash", "the manifest holds none: nothing says which data the run saw", "manifest", "data_hash"))
     elif columns.data_hash != terms.data_hash:
         checks.append(
             failed("data_hash", f"the store's data hash is {columns.data_hash}, the run's {terms.data_hash}", "manifest", "data_hash")
@@ -186,6 +189,8 @@ def _accounts(log: Log, booked: Walk | None, rectangles: Sequence[Grid]) -> list
     for grid in rectangles:
         checks += check_sentinels(log, grid) + check_ends(log, grid) + check_trail(log, grid) + check_rewards(log, grid)
         checks += check_times(log, grid)
+        if log.has("diag") and log.terms.level == "full":
+            checks += check_diag(log, grid)
         if booked is not None:
             checks += check_steps(log, grid, booked) + check_actual(log, grid)
             if log.has("trades"):
@@ -250,9 +255,9 @@ def _compute(
     checks += check_fills(log, market, index) + check_standing(log, market, index, stop_orders) + check_drain(log, market, index)
     if log.has("steps"):
         for grid in rectangles:
-            checks += check_marks(log, grid, market)
+            checks += check_marks(log, grid, market) + check_schedule(log, grid, market)
             if told:
-                checks += check_floor(log, grid, booked, market, index)
+                checks += check_orders_follow(log, grid, market) + check_floor(log, grid, booked, market, index)
     price, _ = raw_price(log, market, index)
     if (price != log("fills", "price_ticks")).any():
         ends = end_costs(log, walk_fills(log, price))

@@ -247,7 +247,7 @@ def check_drain(log: Log, market: Market, index: np.ndarray) -> list[Check]:
 
 def _stopped_by_limit(log: Log) -> bool:
     if not log.has("steps"):
-        return log.run.manifest.get("identity", {}).get("config", {}).get("step_limit") is not None
+        return log.terms.step_limit is not None
     return bool((log("steps", "end_reason") == 3).any())
 
 
@@ -328,7 +328,8 @@ def check_times(log: Log, grid: Grid | None) -> list[Check]:
     submitted = log("fills", "ts_submitted_ns")
     key = log("fills", "phase") << 40 | log("fills", "step")
     at = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
-    early = (keys[at] != key) | (submitted < decided[at])
+    # A stop rests at the exchange: its row may have happened before the decision, and been received after it (`verify_floor`).
+    early = (keys[at] != key) | ((submitted < decided[at]) & (log("fills", "reason") != FLOOR))
     checks.append(
         log.judge(
             "fills_after_decision",

@@ -80,12 +80,12 @@ def check_gates(log: Log, grid: Grid, booked: Walk) -> list[Check]:
     terms = log.terms
     get = lambda name: grid.matrix(log, name)  # noqa: E731
     played = get("picked_action") >= 0
-    before = _shift(get("position_lots"), 0)
-    equity = _shift(get("equity_usd_micros"), terms.capital_usd_micros)
-    mark = _shift(get("mark_mid2_ticks"), NULL)
-    trail = _shift(get("trail_mid2_ticks"), NULL)
+    before = shift(get("position_lots"), 0)
+    equity = shift(get("equity_usd_micros"), terms.capital_usd_micros)
+    mark = shift(get("mark_mid2_ticks"), NULL)
+    trail = shift(get("trail_mid2_ticks"), NULL)
     direction = get("picked_direction")
-    held = np.arange(grid.steps)[:, None] - _shift(_opened_step(log, grid, booked), 0)
+    held = np.arange(grid.steps)[:, None] - shift(_opened_step(log, grid, booked), 0)
     locked = np.where((before != 0) & (held < terms.plan_lock_steps), HOLD, direction)
     magnitude = MAGNITUDE_PPM[np.maximum(get("picked_magnitude"), 0)]
     scaled = np.maximum(1, terms.max_lots * magnitude * get("variance_scale_ppm") // PPM**2)
@@ -98,7 +98,7 @@ def check_gates(log: Log, grid: Grid, booked: Walk) -> list[Check]:
     target = np.select([locked == LONG, locked == SHORT, locked == FLAT], [lots, -lots, 0], before)
     hit = (before != 0) & (trail != NULL) & np.where(before > 0, mark <= trail, mark >= trail) & (terms.trail_ticks > 0)
     # Breached before this step, or at its decision mark: every later target is 0 (docs/step.md, gate 6 and "Floor on every event").
-    breached = _shift((get("floor_triggered") == 1).cumsum(axis=0) > 0, False)
+    breached = shift((get("floor_triggered") == 1).cumsum(axis=0) > 0, False)
     at_floor = (equity <= terms.floor_usd_micros) | breached
     target = np.where(hit | at_floor, 0, target)
     expected = {
@@ -158,7 +158,7 @@ def check_actual(log: Log, grid: Grid) -> list[Check]:
 def check_trail(log: Log, grid: Grid) -> list[Check]:
     """The trail ratchets at marks: set anew when a position is opened or reversed, else never loosened; none when flat or unused."""
     trail, mark, position = (grid.matrix(log, name) for name in ("trail_mid2_ticks", "mark_mid2_ticks", "position_lots"))
-    before, last = _shift(position, 0), _shift(trail, NULL)
+    before, last = shift(position, 0), shift(trail, NULL)
     sign = np.sign(position)
     level = mark - sign * 2 * log.terms.trail_ticks
     kept = (np.sign(before) == sign) & (last != NULL)
@@ -173,7 +173,7 @@ def check_ends(log: Log, grid: Grid) -> list[Check]:
     drain = grid.matrix(log, "is_drain")
     episode = grid.matrix(log, "episode")
     ended = (reason == CAPITAL_FLOOR).cumsum(axis=0)
-    dead = _shift(ended > 0, False)
+    dead = shift(ended > 0, False)
     closes = np.append(episode[1:] != episode[:-1], np.zeros((1, len(grid.lanes)), bool), axis=0)
     floor_now = reason == CAPITAL_FLOOR
     say = lambda i: f"end_reason is {log('steps', 'end_reason')[grid.order][i]}"  # noqa: E731
@@ -228,26 +228,26 @@ def check_ends(log: Log, grid: Grid) -> list[Check]:
     return checks
 
 
-def _shift(values: np.ndarray, first) -> np.ndarray:
+def shift(values: np.ndarray, first) -> np.ndarray:
     """Each step's value before it: the row above, `first` at the start."""
     return np.concatenate([np.full((1, values.shape[1]), first, values.dtype), values[:-1]])
 
 
 def _traded(log: Log, grid: Grid) -> np.ndarray:
     out = np.zeros(grid.shape, bool)
-    rows = _of_grid(log, grid, "fills")
+    rows = of_grid(log, grid, "fills")
     out[log("fills", "step")[rows], place_in(log("fills", "lane")[rows], grid.lanes)] = True
     return out
 
 
-def _of_grid(log: Log, grid: Grid, table: str) -> np.ndarray:
+def of_grid(log: Log, grid: Grid, table: str) -> np.ndarray:
     step = log(table, "step")
     return np.flatnonzero((log(table, "phase") == grid.phase) & among(log(table, "lane"), grid.lanes) & (step >= 0) & (step < grid.steps))
 
 
 def _opened_step(log: Log, grid: Grid, booked: Walk) -> np.ndarray:
     """int64[S, L]: the step in which the position that stands after each step was opened or reversed."""
-    rows = _of_grid(log, grid, "fills")
+    rows = of_grid(log, grid, "fills")
     fresh = rows[(booked.after[rows] != 0) & (np.sign(booked.before[rows]) != np.sign(booked.after[rows]))]
     out = np.zeros(grid.shape, np.int64)
     out[log("fills", "step")[fresh], place_in(log("fills", "lane")[fresh], grid.lanes)] = log("fills", "step")[fresh]
@@ -256,14 +256,14 @@ def _opened_step(log: Log, grid: Grid, booked: Walk) -> np.ndarray:
 
 def _kelly(log: Log, grid: Grid) -> np.ndarray:
     """int64[S, L]: Kelly in ppm of the trades closed before each step (docs/step.md, "Kelly")."""
-    rows = _of_grid(log, grid, "trades")
+    rows = of_grid(log, grid, "trades")
     realized = log("trades", "realized_usd_micros")[rows]
     cell = log("trades", "step")[rows] * len(grid.lanes) + place_in(log("trades", "lane")[rows], grid.lanes)
 
     def so_far(values: np.ndarray) -> np.ndarray:
         out = np.zeros(grid.steps * len(grid.lanes), np.int64)
         np.add.at(out, cell, values)
-        return _shift(out.reshape(grid.shape).cumsum(axis=0), 0)
+        return shift(out.reshape(grid.shape).cumsum(axis=0), 0)
 
     wins, losses = so_far((realized > 0).astype(np.int64)), so_far((realized < 0).astype(np.int64))
     won, lost = so_far(np.maximum(realized, 0)), so_far(np.maximum(-realized, 0))

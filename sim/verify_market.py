@@ -52,6 +52,7 @@ class Market:
     closes: np.ndarray
     dates: np.ndarray
     bars: bool
+    printed: np.ndarray  # int64[n]: lots that the row printed (action T)
 
     @property
     def mid2(self) -> np.ndarray:
@@ -87,10 +88,11 @@ def market_of(columns: Columns, schema: str, tick_e9: int, slippage_ticks: int, 
     return _books(columns, tick_e9, key, shared)
 
 
-def book_columns(levels: int = 10) -> list[str]:
+def book_columns(schema: str) -> list[str]:
     """The store columns that a book market needs."""
+    levels = 1 if schema == "mbp-1" else 10
     parts = [f"{side}_{what}_{i:02d}" for i in range(levels) for side in ("bid", "ask") for what in ("px", "sz")]
-    return ["ts_event", "ts_recv", "flags", "action", *parts]
+    return ["ts_event", "ts_recv", "flags", "action", "size", *parts]
 
 
 BAR_COLUMNS = ["ts_event", "open", "high", "low", "close"]
@@ -126,6 +128,7 @@ def _books(columns: Columns, tick_e9: int, key: np.ndarray, shared: dict[str, np
         lots["bid"],
         lots["ask"],
         bars=False,
+        printed=np.where(arrays["action"].astype("S1") == b"T", arrays["size"].astype(np.int64), 0),
         **shared,
     )
     session = market.session_of(event)
@@ -160,6 +163,7 @@ def _bars(columns: Columns, schema: str, tick_e9: int, slippage: int, key: np.nd
         room,
         room,
         bars=True,
+        printed=empty,
         **shared,
     )
     session = market.session_of(start)

@@ -158,13 +158,22 @@ def _check_unhashed(run_dir: Path, chain: Chain, tables: dict[str, Table]) -> li
     return findings
 
 
+def _grown(run_dir: Path, chain: Chain) -> Chain:
+    """The chain as it stands now, if it has only grown since."""
+    now = read_chain(run_dir)
+    return now if now.lines[: len(chain.lines)] == chain.lines else chain
+
+
 def _check_strangers(run_dir: Path, chain: Chain, tables: dict[str, Table]) -> list[Finding]:
     """Files under `segments/` that the chain does not know. What an interrupted seal left is no stranger while the run is unfinished."""
+    paths = sorted((run_dir / SEGMENTS).rglob("*"))
+    if chain.end is None:
+        chain = _grown(run_dir, chain)  # a living writer may have sealed since the chain was read, but nothing that was listed after it
     known = {part_path(run_dir, k, tables[name]) for k in range(1, chain.sealed + 1) for name in chain.lines[k]["tables"] if name in tables}
     open_run = chain.end is None
     under_way = {f"{chain.sealed + 1:08d}", f"{chain.sealed + 1:08d}.tmp"} if open_run and journal_folders(run_dir) else set()
     findings = []
-    for path in sorted((run_dir / SEGMENTS).rglob("*")):
+    for path in paths:
         if path.is_dir() or path in known or path.parent.name in under_way:
             continue
         part = str(path.relative_to(run_dir))
@@ -174,8 +183,11 @@ def _check_strangers(run_dir: Path, chain: Chain, tables: dict[str, Table]) -> l
 
 def _check_journals(run_dir: Path, chain: Chain, tables: dict[str, Table]) -> list[Finding]:
     findings = []
+    folders = journal_folders(run_dir)
+    if chain.end is None:
+        chain = _grown(run_dir, chain)
     k = chain.sealed + 1
-    for number, folder in journal_folders(run_dir).items():
+    for number, folder in folders.items():
         if number < k:
             continue  # sealed; the writer died before it dropped it
         where = str(folder.relative_to(run_dir))

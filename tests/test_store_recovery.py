@@ -286,3 +286,26 @@ def test_an_interrupt_inside_a_flush_is_undone_by_the_next(tmp_path, monkeypatch
     assert run.steps == steps and verify_chain(tmp_path / "run") == []
     for table in TABLES:
         assert same_rows(read_table(run, table.name), expected(table.name, 7, steps))
+
+
+def test_a_check_beside_a_writer_that_seals_meanwhile_finds_nothing(tmp_path, monkeypatch):
+    """The chain is read first and the folders last: what was sealed in between belongs to the run."""
+    from store import run_check
+
+    run_dir = tmp_path / "run"
+    log = RunLog.create(run_dir, identity=IDENTITY, tables=TABLES, segment_steps=16, flush_seconds=0)
+    write_steps(log, 7, 0, 20)
+    real, more = run_check._check_ends, [True]
+
+    def sealing_meanwhile(*arguments):
+        if more:
+            more.clear()
+            write_steps(log, 7, 20, 70)
+            deadline = time.monotonic() + 60
+            while read_run(run_dir).sealed_steps < 64 and time.monotonic() < deadline:
+                time.sleep(0.01)
+        return real(*arguments)
+
+    monkeypatch.setattr(run_check, "_check_ends", sealing_meanwhile)
+    assert verify_chain(run_dir) == []
+    log.close()

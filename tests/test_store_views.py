@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from lob.errors import BadInput, NotFound, TapeproofError
@@ -309,3 +310,10 @@ def test_places_that_hold_nothing_are_named(tmp_path):
         ask("select 1", runs=tmp_path)
     with pytest.raises(NotFound, match="no such folder"):
         ask("select 1", runs=tmp_path / "absent")
+
+
+def test_times_beyond_pythons_years_are_answered_as_text():
+    from sim.sql import _values
+
+    beyond = pa.chunked_array([pa.array([2**62], pa.timestamp("us"))])
+    assert len(_values(beyond)) == 1 and isinstance(_values(beyond)[0], str | int)

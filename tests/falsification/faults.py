@@ -300,3 +300,46 @@ def id_used_twice(data: RunData) -> RunData:
 
 def stop_called_a_cross(data: RunData) -> RunData:
     return change(data, "fills", "reason", middle(data, "fills", get(data, "fills", "reason") == 0), 3)
+
+
+def reward_of_another_scale(data: RunData) -> RunData:
+    return put(data, "steps", reward_scaled=data.tables["steps"].column("reward_scaled").to_numpy() * 2 + 1)
+
+
+def stop_called_a_cross_everywhere(data: RunData) -> RunData:
+    for table, column in (("fills", "reason"), ("orders", "reason"), ("trades", "exit_reason")):
+        values = get(data, table, column)
+        data = put(data, table, **{column: np.where(values == 3, 0, values)})
+    return data
+
+
+def order_of_another_kind_than_picked(data: RunData) -> RunData:
+    row = middle(data, "orders", get(data, "orders", "reason") == 0)
+    return change(data, "orders", "picked_kind", row, 1 if get(data, "orders", "picked_kind")[row] == 0 else -1)
+
+
+def order_that_asked_for_more(data: RunData) -> RunData:
+    """Its state says so too: all that is wrong is that no target asked for it, and that the book would have filled it."""
+    row = middle(data, "orders", get(data, "orders", "state") == 0)
+    return change(change(data, "orders", "lots", row, 1), "orders", "state", row, 1)
+
+
+def order_that_met_the_book_later(data: RunData) -> RunData:
+    return change(data, "orders", "ts_event_ns", middle(data, "orders", get(data, "orders", "reason") == 0), 1)
+
+
+def floor_that_nothing_met(data: RunData) -> RunData:
+    row = middle(data, "steps", get(data, "steps", "floor_triggered") == 0)
+    return change(data, "steps", "floor_triggered", row, 1)
+
+
+def drain_that_says_the_tape_ended(data: RunData) -> RunData:
+    reason = get(data, "steps", "end_reason")
+    return put(data, "steps", end_reason=np.where(reason == 2, 4, reason))
+
+
+def every_decision_a_little_later(data: RunData) -> RunData:
+    """A clock of the forger's own: decisions, submissions and arrivals move together, to no other row."""
+    for table, column in (("steps", "ts_decided_ns"), ("orders", "ts_submitted_ns"), ("fills", "ts_submitted_ns")):
+        data = put(data, table, **{column: get(data, table, column) + 1})
+    return data

@@ -51,6 +51,14 @@ CONTENT = {
     faults.drain_row_missing: ("steps", "is_drain"),
     faults.id_used_twice: ("fills", "fill_id"),
     faults.stop_called_a_cross: ("fills", "reason"),
+    faults.stop_called_a_cross_everywhere: ("orders", "reason"),
+    faults.reward_of_another_scale: ("steps", "reward_scaled"),
+    faults.order_of_another_kind_than_picked: ("orders", "picked_kind"),
+    faults.order_that_asked_for_more: ("orders", "lots"),
+    faults.order_that_met_the_book_later: ("orders", "ts_event_ns"),
+    faults.floor_that_nothing_met: ("steps", "floor_triggered"),
+    faults.drain_that_says_the_tape_ended: ("steps", "end_reason"),
+    faults.every_decision_a_little_later: ("steps", "ts_decided_ns"),
 }
 
 

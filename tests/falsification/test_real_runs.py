@@ -10,12 +10,15 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pyarrow.compute as pc
 import pytest
 
 from lob.instruments import REGISTRY
+from lob.records import RECORDS
+from sim.ingest import ingest
 from sim.run_data import load
-from sim.verify import verify
+from sim.verify import read_market, verify, verify_tables
 from sim.verify_types import render
 from store.run_read import seal
 from tests.falsification.recorder import CUM
@@ -109,6 +112,47 @@ def test_a_manifest_that_claims_another_schema_than_its_build_has_is_found(store
     place[path[-1]] = "0" * 64
     (result.run_dir / "manifest.json").write_text(json.dumps(manifest))
     assert {"chain", check} <= {c.name for c in verify(result.run_dir, store, result.head).failed}
+
+
+@pytest.mark.parametrize("level", ["full", "sampled:2", "fills"])
+def test_a_run_that_its_step_limit_ended_is_verified_at_every_level(store, tmp_path, level):
+    result = replayed(store, tmp_path, level=level, step_limit=20)
+    verdict = verify(result.run_dir, store, result.head)
+    assert verdict.ok, render(verdict)
+
+
+def test_top_of_book_runs_are_verified_and_the_clock_of_the_manifest_is_held_to(store, tmp_path):
+    records = np.frombuffer(write_top(store.parent / "ESH4.dbn", tmp_path / "top.dbn"), RECORDS["mbp-1"])
+    assert len(records)
+    ingest(tmp_path / "top.dbn", tmp_path / "store", instrument="ESH4")
+    result = replayed(tmp_path / "store", tmp_path / "runs", env={"max_lots": 1})
+    verdict = verify(result.run_dir, tmp_path / "store", result.head)
+    assert verdict.ok and verdict.totals["e"] == verdict.totals["a"], render(verdict)
+    data = load(result.run_dir)
+    market, _ = read_market(data.terms, tmp_path / "store")
+    manifest = json.loads(json.dumps(data.manifest))
+    manifest["identity"]["config"]["tape"]["clock"] = "2s"
+    assert "schedule_steps" in {check.name for check in verify_tables(replace(data, manifest=manifest), market).failed}
+
+
+def write_top(source: Path, path: Path) -> bytes:
+    """The best levels of an MBP-10 file as an MBP-1 file; returns its records."""
+    import databento_dbn as dbn
+
+    decoder = dbn.DBNDecoder()
+    decoder.write(source.read_bytes())
+    books = b"".join(bytes(record) for record in decoder.decode() if isinstance(record, dbn.MBP10Msg))
+    deep = np.frombuffer(books, RECORDS["mbp-10"])
+    top = np.zeros(len(deep), RECORDS["mbp-1"])
+    for name in top.dtype.names or ():
+        top[name] = deep[name]
+    top["length"], top["rtype"] = top.dtype.itemsize // 4, 0x01
+    metadata = dbn.Metadata(
+        dataset="GLBX.MDP3", start=0, stype_out=dbn.SType.INSTRUMENT_ID, schema=dbn.Schema.MBP_1, stype_in=dbn.SType.RAW_SYMBOL,
+        symbols=["ESH4"], partial=[], not_found=[], mappings=[], ts_out=False,
+    )  # fmt: skip
+    path.write_bytes(metadata.encode() + top.tobytes())
+    return top.tobytes()
 
 
 # --- kill -9 ---

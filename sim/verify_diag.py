@@ -1,0 +1,57 @@
+"""`diag` against the tables that it sums: what was picked and done, gates, ends, counts, open lots and gate inputs of every step."""
+
+import numpy as np
+
+from sim.verify_accounting import Grid
+from sim.verify_gates import FLAT, HOLD, MAGNITUDE_PPM, PPM
+from sim.verify_types import Check, Log
+
+DIRECTIONS, MAGNITUDES = ("short", "hold", "long", "flat"), ("quarter", "half", "full")
+ORDERS, URGENCIES = ("market", "join", "improve"), ("normal", "patient", "aggressive")
+BRANCHES = {"direction": DIRECTIONS, "magnitude": MAGNITUDES, "order": ORDERS, "urgency": URGENCIES}
+assert DIRECTIONS[FLAT] == "flat" and DIRECTIONS[HOLD] == "hold"
+
+
+def check_diag(log: Log, grid: Grid) -> list[Check]:
+    """Every leaf of `diag` that the steps and the rows of orders, fills and trades give, where all lanes have them."""
+    names = log.arrow("diag").column_names
+    phase, step = log("diag", "phase"), log("diag", "step")
+    rows = np.flatnonzero((phase == grid.phase) & (step >= 0) & (step < grid.steps))
+    at = step[rows]
+    return [log.equal("diag_leaf", "diag", name, values[at], rows) for name, values in _leaves(log, grid).items() if name in names]
+
+
+def _leaves(log: Log, grid: Grid) -> dict[str, np.ndarray]:
+    get = lambda name: grid.matrix(log, name)  # noqa: E731
+    played, end, position = get("picked_action") >= 0, get("end_reason"), get("position_lots")
+    lanes: dict[str, np.ndarray] = {}
+    for kind, branches in (("picked", BRANCHES), ("actual", {name: BRANCHES[name] for name in ("direction", "magnitude")})):
+        for branch, members in branches.items():
+            values = get(f"{kind}_{branch}")
+            lanes |= {f"{kind}.{branch}_{member}": played & (values == code) for code, member in enumerate(members)}
+    scaled, margin, kelly = get("scaled_lots"), get("margin_cap_lots"), get("kelly_cap_lots")
+    asked = np.maximum(1, log.terms.max_lots * MAGNITUDE_PPM[np.maximum(get("picked_magnitude"), 0)] // PPM)
+    sized = played & (scaled > 0)
+    lanes |= {
+        "gate.plan_lock": played & (get("picked_direction") != HOLD) & (get("locked_direction") == HOLD),
+        "gate.variance_scale": sized & (scaled < asked),
+        "gate.margin_cap": sized & (margin < scaled),
+        "gate.kelly_cap": sized & (kelly < np.minimum(scaled, margin)),
+        "gate.trail_stop": get("trail_triggered") == 1,
+        "gate.capital_floor": get("floor_triggered") == 1,
+        "lanes.played": played,
+        "end.session_close": end == 1,
+        "end.capital_floor": end == 5,
+        "end.final": np.isin(end, (2, 3, 4)),
+        "lanes.not_played": end == -1,
+        "trading.long_lots": np.maximum(position, 0),
+        "trading.short_lots": np.maximum(-position, 0),
+    }
+    for name in ("conviction_ppm", "health_ppm", "variance_scale_ppm"):
+        lanes[f"policy.{name}_sum"] = np.where(played, get(name), 0)
+    out = {name: values.sum(axis=1) for name, values in lanes.items()}
+    for table in ("orders", "fills", "trades"):
+        if log.has(table):
+            steps = log(table, "step")[log(table, "phase") == grid.phase]
+            out[f"trading.{table}"] = np.bincount(steps[(steps >= 0) & (steps < grid.steps)], minlength=grid.steps)
+    return out | {name: get(name)[:, 0] for name in ("ts_observed_ns", "ts_decided_ns")}

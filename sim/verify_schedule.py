@@ -1,0 +1,121 @@
+"""The decisions of a run laid anew over the raw market: which ticks of the clock decide, where the run ends and why, which session is which
+episode. Written from docs/step.md ("Time") and sharing nothing with `lob.schedule`.
+"""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from lob.units import parse_duration_ns
+from sim.verify_accounting import Grid
+from sim.verify_fills import meets
+from sim.verify_gates import CAPITAL_FLOOR, NOT_PLAYED_END
+from sim.verify_market import Market
+from sim.verify_types import Check, Log, failed
+
+WINDOW_END, STEP_LIMIT, TAPE_END = 2, 3, 4
+TAPE_END_NS = 60 * 10**9
+
+
+class Plan(NamedTuple):
+    """Decision times int64[D], the event that the run closes at, and the end reason of who still lives there."""
+
+    decided: np.ndarray
+    drain: int
+    reason: int
+
+
+def ticks_of(market: Market, clock: str, start_ns: int, end_ns: int) -> tuple[np.ndarray, np.ndarray]:
+    """(times, trade dates) of the clock's ticks in [start, end) inside a session."""
+    counted = re.fullmatch(r"(\d+)([ev])", clock)
+    if clock != "bar" and not counted:
+        period = parse_duration_ns(clock)
+        first = -(-np.maximum(market.opens, start_ns) // period)
+        counts = np.maximum(-(-np.minimum(market.closes, end_ns) // period) - first, 0)
+        within = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
+        return (np.repeat(first, counts) + within) * period, np.repeat(market.dates, counts)
+    if clock == "bar":
+        rows = np.arange(3, len(market.key), 4)
+    else:
+        assert counted is not None
+        size = int(counted[1])
+        begins = np.maximum.accumulate(np.where(np.diff(market.session, prepend=-2) != 0, np.arange(len(market.key)), 0))
+        amount = np.ones(len(market.key), np.int64) if counted[2] == "e" else market.printed
+        total = amount.cumsum()
+        of_session = total - (total - amount)[begins]
+        rows = np.flatnonzero((of_session // size > (of_session - amount) // size) & (market.session >= 0))
+    times = market.ts_recv[rows]
+    fresh = np.diff(times, prepend=-1) > 0
+    rows, times = rows[fresh], times[fresh]
+    dates = market.session_of(times)
+    keep = (times >= start_ns) & (times < end_ns) & (dates >= 0) & ((clock == "bar") | (dates == market.session[rows]))
+    return times[keep], dates[keep]
+
+
+def plan_of(log: Log, market: Market, clock: str) -> Plan | None:
+    """The schedule that the manifest's terms give; None when they give none."""
+    terms = log.terms
+    times, dates = ticks_of(market, clock, terms.start_ns, terms.end_ns)
+    n = len(market.key)
+    received = int(np.searchsorted(market.ts_recv, terms.end_ns, side="left"))
+    last_tradable = np.maximum.accumulate(np.where(market.tradable, np.arange(n), -1))
+    seen = np.searchsorted(market.ts_recv, times, side="right") - 1
+    mark = np.where(seen >= 0, last_tradable[np.maximum(seen, 0)], -1)
+    good = (mark >= 0) & (market.session[np.maximum(mark, 0)] == dates)
+    times = times[good]
+    event = meets(market, times + terms.latency_ns)
+    filled = np.maximum(times + terms.latency_ns, market.ts_event[np.maximum(event, 0)])
+    ready = np.maximum(filled, market.ts_recv[np.maximum(event, 0)])
+    following = np.maximum(np.searchsorted(times, ready, side="left"), np.arange(len(times)) + 1)
+    chosen, at = [], 0
+    while at < len(times) and 0 <= event[at] < received:
+        chosen.append(at)
+        at = int(following[at])
+    picked = np.array(chosen, np.int64)
+    deep = market.tradable & (np.minimum(market.bid_lots.sum(axis=1), market.ask_lots.sum(axis=1)) >= terms.max_lots)
+    deep &= (np.arange(n) % 4 == 3) | (not market.bars)
+    closing = np.flatnonzero(deep[:received])
+    if not len(picked) or not len(closing):
+        return None
+    drain = int(closing[-1])
+    count = int(((event[picked] < drain) & (ready[picked] <= market.ts_event[drain])).sum())
+    left = np.minimum(market.closes, terms.end_ns) - np.maximum(market.opens, market.ts_recv[received - 1])
+    reason = TAPE_END if received == n and left.clip(min=0).sum() > TAPE_END_NS else WINDOW_END
+    if terms.step_limit is not None and count > terms.step_limit:
+        count, reason = terms.step_limit, STEP_LIMIT
+        after = np.flatnonzero(deep & (np.arange(n) > event[picked[count - 1]]) & (market.ts_event >= times[picked[count]]))
+        drain = int(after[0])
+    return Plan(times[picked[:count]], drain, reason)
+
+
+def check_schedule(log: Log, grid: Grid, market: Market) -> list[Check]:
+    """Decision times, the drain, its reason and the episodes are those that clock, window, latency and step limit give."""
+    clock = log.run.manifest["identity"]["config"]["tape"].get("clock")
+    plan = plan_of(log, market, str(clock)) if len(market.key) else None
+    if plan is None or not len(plan.decided):
+        return [failed("schedule", f"clock {clock} makes no decision in the window that the manifest states", "manifest", "clock")]
+    get = lambda name: grid.matrix(log, name)  # noqa: E731
+    width = len(grid.lanes)
+    times = np.append(plan.decided, market.ts_event[plan.drain])
+    complete = bool((get("is_drain")[-1] == 1).any())
+    checks = []
+    if (grid.steps != len(times)) if complete else (grid.steps > len(plan.decided)):
+        detail = f"{grid.steps} steps in the log, the clock {clock} gives {len(plan.decided)} decisions and the drain"
+        checks.append(failed("schedule_steps", detail, "steps", "step"))
+    steps = min(grid.steps, len(times))
+    rows = np.arange(log.rows("steps"))[grid.order][: steps * width]
+    checks.append(log.equal("schedule_ts_decided_ns", "steps", "ts_decided_ns", np.repeat(times[:steps], width), rows))
+    if steps < grid.steps or (complete and grid.steps != len(times)):
+        return checks
+    dates = np.append(market.session_of(plan.decided), market.session[plan.drain])[:steps]
+    episodes = (np.diff(dates, prepend=dates[:1]) != 0).cumsum()
+    checks.append(log.equal("schedule_episode", "steps", "episode", np.repeat(episodes, width), rows))
+    if complete:
+        source, row = int(market.key[plan.drain]) >> 40, int(market.key[plan.drain]) & (1 << 40) - 1
+        last = rows[-width:]
+        checks.append(log.equal("schedule_drain_row", "steps", "mark_row", np.full(width, row), last))
+        checks.append(log.equal("schedule_drain_source", "steps", "mark_source", np.full(width, source), last))
+        lives = ~np.isin(get("end_reason")[-1], (CAPITAL_FLOOR, NOT_PLAYED_END))
+        checks.append(log.equal("schedule_end_reason", "steps", "end_reason", np.full(width, plan.reason), last, lives))
+    return checks
