@@ -27,6 +27,7 @@ _REQUIRED = ("step", "action")
 _OPTIONAL = ("lane", "conviction_ppm", "health_ppm", "variance_scale_ppm")
 _LAST_STEP = 2**31 - 1
 _EVERY_LANE = -1
+_PAGE = "docs/policies.md"
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,9 @@ def _header(path: Path, cells: list[str]) -> list[str]:
     header = [name.strip() for name in cells]
     twice, unknown = len(set(header)) != len(header), set(header) - {*_REQUIRED, *_OPTIONAL}
     if twice or unknown or not set(_REQUIRED) <= set(header):
-        raise BadInput(f"{path}: line 1: the header is {','.join(header)!r}; write step,action and, if wanted, {', '.join(_OPTIONAL)}")
+        raise BadInput(
+            f"{path}: line 1: the header is {','.join(header)!r}; write step,action and, if wanted, {', '.join(_OPTIONAL)} ({_PAGE})"
+        )
     return header
 
 
@@ -107,5 +110,6 @@ def _whole(where: str, name: str, cell: str, most: int) -> int:
     """A cell as a whole number of 0..most."""
     text = cell.strip()
     if not (text.isascii() and text.isdigit() and len(text) <= 10) or int(text) > most:
-        raise BadInput(f"{where}: {name} is {cell[:40]!r}; write a whole number of 0 to {most}")
+        codes = f": {_PAGE} lists the codes" if name == "action" else ""
+        raise BadInput(f"{where}: {name} is {cell[:40]!r}; write a whole number of 0 to {most}{codes}")
     return int(text)
