@@ -31,9 +31,9 @@ Written by `python -m docs.policies` from `lob/actions.py` and `policy/builtin.p
 
 `sim replay --policy NAME`, `--policy script:FILE` or `--checkpoint DIR` says what decides. At each decision (a tick of `--clock`) each lane
 picks one of {ACTIONS} actions. An action names a **target position**, not an order: `long full` asks to be long `--max-lots` lots, and
-asked again it changes nothing; `hold` leaves the position alone; `flat` asks for none. The gates (plan lock, variance scale, margin cap, Kelly
-cap, trail stop, capital floor) may shrink the target; the difference to the position goes out as one market order. [step.md](step.md) says
-all of it exactly; the log holds what was picked, every gate's value and what came of it.
+asked again it changes nothing; `hold` leaves the position alone; `flat` asks for none. The gates (plan lock, variance scale, margin
+cap, Kelly cap, trail stop, capital floor) may shrink the target; the difference to the position goes out as one market order.
+[step.md](step.md) says all of it exactly; the log holds what was picked, every gate's value and what came of it.
 
 Magnitudes are shares of `--max-lots`: {_MAGNITUDES}, rounded down, at least one lot. Order kind and urgency are logged as picked and
 executed as market: there are no resting orders yet.
@@ -54,8 +54,8 @@ unless short already (this reverses too); else **leave** ({FLAT}, flat) when lon
 Equality enters and leaves nothing. A position in its direction is not resized. On bars the slot is always 0, so it never enters.
 
 All of them ask for full size with a market order, and conviction, health and variance scale are 1, so the variance scale and the Kelly cap
-shrink nothing: the margin cap, the plan lock, the trail stop (`--trail-ticks`, {EnvConfig().trail_ticks} unless stated) and the floor still act. Levels are meant
-before the observation's normalisation. [observation.md](observation.md) gives the slots' formulas.
+shrink nothing: the margin cap, the plan lock, the trail stop (`--trail-ticks`, {EnvConfig().trail_ticks} unless stated) and the floor
+still act. Levels are meant before the observation's normalisation. [observation.md](observation.md) gives the slots' formulas.
 
 ## A script
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from lob.errors import BadInput, DamagedLog, TapeproofError
+from lob.units import counted
 from sim import verify_sql as sql
 from sim.run_data import PHASES, RunData, RunTerms, distinct, load
 from sim.summary import summarize
@@ -164,7 +165,7 @@ def verify_tables(
         run=name,
         level=terms.level,
         finished=run.finished,
-        ends=run.ends,
+        ends=_ends(run),
         proof=_proof(terms, run, totals, hand, market),
         totals=totals,
         reasons=reasons,
@@ -419,6 +420,13 @@ def _proof(terms: RunTerms, run: RunData, totals: Mapping[str, int | None], hand
     if not run.finished:
         text += "; of the part of the run that the log holds, open lots bridged by their cost"
     return text
+
+
+def _ends(run: RunData) -> str:
+    """Where the log ends, in words; a finished one's last step is the drain, on which nothing is decided."""
+    return (
+        f"{counted(run.steps - 1, 'decision')} and the drain, {run.manifest['end_state']}" if run.finished and run.steps > 0 else run.ends
+    )
 
 
 def _unreadable(run_dir: str | Path, checks: list[Check], tolerance: int) -> Verdict:

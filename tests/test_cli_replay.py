@@ -46,6 +46,7 @@ def test_a_replay_says_where_its_run_is_and_verify_proves_it(market, played):
     assert set(totals.values()) == {played["summary"]["total_pnl_usd_micros"]}
     text = sim("verify", played["run"], "--store", "S", cwd=market)
     assert "$0.00" in text.stdout
+    assert text.stdout.splitlines()[0].endswith(": level full, 720 decisions and the drain, finished")
     assert text.stdout.splitlines()[-1] == "VERIFIED"
 
 
