@@ -15,7 +15,7 @@ import numpy as np
 from lob.errors import BadInput, DamagedLog, TapeproofError
 from lob.units import counted
 from sim import verify_sql as sql
-from sim.run_data import PHASES, RunData, RunTerms, distinct, load
+from sim.run_data import FINISHED, PHASES, RunData, RunTerms, distinct, load
 from sim.summary import summarize
 from sim.verify_accounting import (
     Grid,
@@ -424,9 +424,7 @@ def _proof(terms: RunTerms, run: RunData, totals: Mapping[str, int | None], hand
 
 def _ends(run: RunData) -> str:
     """Where the log ends, in words; a finished one's last step is the drain, on which nothing is decided."""
-    return (
-        f"{counted(run.steps - 1, 'decision')} and the drain, {run.manifest['end_state']}" if run.finished and run.steps > 0 else run.ends
-    )
+    return f"{counted(run.steps - 1, 'decision')} and the drain, {FINISHED}" if run.finished and run.steps > 0 else run.ends
 
 
 def _unreadable(run_dir: str | Path, checks: list[Check], tolerance: int) -> Verdict:
