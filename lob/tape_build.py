@@ -86,11 +86,12 @@ def book_tape(
         for level in range(levels)
         for side in ("bid", "ask")
     ]  # fmt: skip
+    tick_e9 = instrument.tick_price_e9  # a Fraction's product: once, not per block
     for first in range(0, events, _BLOCK):
         block = slice(first, first + _BLOCK)
         for level, price, no_price, size, no_size, out_ticks, out_lots in planes:
             fault = _convert_level(
-                price[block], no_price[block], size[block], no_size[block], instrument.tick_price_e9, level,
+                price[block], no_price[block], size[block], no_size[block], tick_e9, level,
                 out_ticks[block], out_lots[block], off_tick[block],
             )  # fmt: skip
             if fault >= 0:
