@@ -12,13 +12,13 @@ A commit survives `kill -9`; power loss may take what was not yet sealed.
 import json
 import mmap
 import os
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 from lob.tables import Table
 from store.manifest import canonical_json
@@ -39,7 +39,7 @@ class _Stream:
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        self.checksum = zlib.crc32(view, self.checksum)
+        self.checksum = crc32(view, self.checksum)
         self.length += len(view)
         rest = view
         while len(rest):
@@ -91,7 +91,7 @@ class Journal:
             self._writers[name].write_batch(batch)
         marks = {name: [stream.length, stream.checksum] for name, stream in sorted(self._streams.items())}
         record = canonical_json({"steps": steps, "step": step, "tables": marks})
-        self._commits.write(b"%08x %s\n" % (zlib.crc32(record), record))
+        self._commits.write(b"%08x %s\n" % (crc32(record), record))
         lengths = {name: stream.length for name, stream in self._streams.items()} | {COMMITS: self._commits.length}
         self._committed = (lengths, what)
         for stream in self._streams.values():
@@ -141,7 +141,7 @@ def journal_folders(run_dir: Path) -> dict[int, Path]:
 def _parse_commit(line: bytes) -> dict[str, Any] | None:
     checksum, _, record = line.partition(b" ")
     try:
-        if int(checksum, 16) != zlib.crc32(record):
+        if int(checksum, 16) != crc32(record):
             return None
         commit = json.loads(record)
         numbers = [commit["steps"], commit["step"], *(number for length, crc in commit["tables"].values() for number in (length, crc))]
@@ -216,7 +216,7 @@ def _payload_damage(
         held = content.get(name, memoryview(b""))
         if len(held) < length:
             damage.append((name, len(held), f"commit {number} counts {length} bytes, but the stream has {len(held)}"))
-        elif check and zlib.crc32(held[ends[name] : length]) != checksum:
+        elif check and crc32(held[ends[name] : length]) != checksum:
             damage.append(
                 (name, ends[name], f"bytes {ends[name]} to {length - 1}, which commit {number} covers, do not match its checksum")
             )

@@ -10,7 +10,6 @@ version, which Parquet records in its footer, may change them.
 import hashlib
 import os
 import shutil
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from isal.isal_zlib import crc32
 
 from lob.tables import Table
 from store.manifest import sync_folder
@@ -74,16 +74,16 @@ def column_checksum(chunk: pa.Array, start: int) -> int:
     if pa.types.is_string(chunk.type):
         filled = chunk.fill_null("") if chunk.null_count else chunk
         offsets = np.frombuffer(filled.buffers()[1], np.int32)[filled.offset : filled.offset + len(filled) + 1]
-        start = zlib.crc32(np.diff(offsets).tobytes(), start)
+        start = crc32(np.diff(offsets).tobytes(), start)
         if filled.buffers()[2] is not None:
-            start = zlib.crc32(memoryview(filled.buffers()[2])[offsets[0] : offsets[-1]], start)
+            start = crc32(memoryview(filled.buffers()[2])[offsets[0] : offsets[-1]], start)
     else:
         filled = chunk.fill_null(0) if chunk.null_count else chunk
         width = filled.type.bit_width // 8
         values = memoryview(filled.buffers()[1])[filled.offset * width : (filled.offset + len(filled)) * width]
-        start = zlib.crc32(values, start)
+        start = crc32(values, start)
     if chunk.null_count:
-        start = zlib.crc32(chunk.is_valid().to_numpy(zero_copy_only=False).view(np.uint8), start)
+        start = crc32(chunk.is_valid().to_numpy(zero_copy_only=False).view(np.uint8), start)
     return start
 
 
