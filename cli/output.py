@@ -17,6 +17,7 @@ Progress = Callable[..., None]
 """What a use case calls as it goes: (done) or (done, total), in whatever unit it counts."""
 
 BAR_AFTER_S = 1.0
+COMPILING = "note: compiling kernels, once per build: up to a minute; the next such command starts at once"
 
 
 def say(line: str) -> None:

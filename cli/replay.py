@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.options import InstrumentsFile, Runs, Store, duration_ns, named_as_typed, time_ns, usd_micros
-from cli.output import Json, emit, progress, say
+from cli.output import COMPILING, Json, emit, progress, say
 
 
 def register(app: typer.Typer) -> None:
@@ -107,7 +107,7 @@ def replay(
     except BadField as error:
         raise named_as_typed(error, context.params) from None
     if not kernels_are_compiled():
-        say("note: compiling kernels, once per build: a minute or so; the next command starts at once")
+        say(COMPILING)
     with progress("replay") as update:
         result = run(config, store, runs, update, rebuild_features)
     for note in result.notes:

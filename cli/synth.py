@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.options import InstrumentsFile
-from cli.output import Json, emit, progress
+from cli.output import COMPILING, Json, emit, progress, say
 
 
 def register(app: typer.Typer) -> None:
@@ -35,10 +35,13 @@ def synth(
       sim synth --instrument ES --date 2024-03-05 --events 200000 --seed 7 --out es.dbn.zst
       sim synth --instrument ES --date 2024-03-05 --events 200000 --seed 7 --edge 1 --out es-edge.dbn.zst
     """
+    from lob.jit import is_compiled
     from lob.units import format_time_ns
     from sim.registry import registry_of
     from sim.synth import synth as make
 
+    if not is_compiled("lob/synth_kernel.*"):
+        say(COMPILING)
     with progress("synth"):
         made = make(instrument, date, events, seed, edge, out, registry_of(instruments))
     session = f"session {format_time_ns(made['start_ns'])} to {format_time_ns(made['end_ns'])}"

@@ -32,6 +32,12 @@ def compile_cache_dir() -> Path:
     return Path(root) / f"numba-{kernel_source_hash()}"
 
 
+def is_compiled(functions: str) -> bool:
+    """Whether this build's compile cache holds any of some functions, named like `cuda_env/kernels_cpu.step_*`."""
+    room, _, name = functions.partition("/")
+    return any(Path(os.environ["NUMBA_CACHE_DIR"]).glob(f"{room}_*/{name}.nbi"))
+
+
 os.environ.setdefault("NUMBA_CACHE_DIR", str(compile_cache_dir()))
 os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
 

@@ -118,9 +118,9 @@ def replay(config: RunConfig, store: Path, runs: Path, progress: Progress | None
 
 def kernels_are_compiled() -> bool:
     """Whether the compile cache holds this build's physics; if not, the first run compiles them, which takes a minute."""
-    import lob.jit  # noqa: F401  (says where the cache is)
+    from lob.jit import is_compiled
 
-    return any(Path(os.environ["NUMBA_CACHE_DIR"]).glob("cuda_env_*/kernels_cpu.step_*.nbi"))
+    return is_compiled("cuda_env/kernels_cpu.step_*")
 
 
 def warm_up(make_env: Callable[[int], Env], policy: Policy, lanes: int) -> None:

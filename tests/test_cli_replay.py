@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.output import COMPILING
 from tests.test_cli import REPO, document, here, reason, sim
 
 WINDOW = ("--store", "S", "--instrument", "ESH4", "--start", "2024-03-05T14:30Z", "--end", "2024-03-05T16:30Z", "--runs", "R")
@@ -232,7 +233,7 @@ def test_a_replay_that_cannot_be_is_one_line_and_leaves_no_run(market, change, s
     sooner = sorted(Path("R").glob("*"))
     done = here(capfd, "replay", *WINDOW, *change, "--json")
     assert done.returncode == 2
-    said = [line for line in done.stderr.splitlines() if not line.startswith("note: compiling")]
+    said = [line for line in done.stderr.splitlines() if line != COMPILING]
     assert said == [f"error: {reason(done)}"]
     assert says in said[0]
     assert not any(name in said[0] for name in ("_usd_micros", "env.", "tape.", "execution.", "log."))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lob.errors import BadInput
-from lob.units import format_time_ns, format_usd, parse_duration_ns, parse_time_ns, usd_to_micros
+from lob.units import counted, format_time_ns, format_usd, parse_duration_ns, parse_time_ns, usd_to_micros
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -108,3 +108,7 @@ def test_a_time_without_zone_is_read_as_utc_and_says_so() -> None:
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="not a time"):
         parse_time_ns(text)
+
+
+def test_one_thing_is_singular_and_every_other_count_is_not():
+    assert [counted(n, "lane") for n in (0, 1, 2, 1234)] == ["0 lanes", "1 lane", "2 lanes", "1,234 lanes"]
