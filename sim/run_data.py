@@ -48,6 +48,8 @@ class RunTerms:
     columns: list[str] | None
     data_hash: str | None
     calendar: str
+    currency: str
+    root: str
     tick_price_e9: int
     tick_value_usd_micros: int
     slippage_ticks: int
@@ -125,6 +127,8 @@ def terms_of(manifest: Mapping[str, Any]) -> RunTerms:
         columns=get(data + "columns", None),
         data_hash=get(data + "data_hash", None),
         calendar=get(config + "instrument.calendar"),
+        currency=get(config + "instrument.currency"),
+        root=get(config + "instrument.root"),
         tick_price_e9=int(tick * PRICE_SCALE),
         tick_value_usd_micros=int(tick * multiplier * USD_MICROS),
         slippage_ticks=int(get(tape + "slippage_ticks", 1)),

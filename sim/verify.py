@@ -39,7 +39,7 @@ from sim.verify_hashes import check_build
 from sim.verify_market import BAR_COLUMNS, Market, book_columns, market_of
 from sim.verify_orders import check_orders_follow
 from sim.verify_schedule import check_schedule
-from sim.verify_terms import ContractTerms, terms_for
+from sim.verify_terms import CALENDAR, CURRENCY, ContractTerms, root_of, terms_for
 from sim.verify_types import COMPUTATIONS, FAILED, OK, Check, Key, Log, Verdict, failed, skipped, where
 
 __all__ = ["verify", "verify_tables"]
@@ -306,6 +306,19 @@ def _contract(terms: RunTerms) -> tuple[ContractTerms | None, list[Check]]:
         checks.append(
             failed(column, detail, "manifest", f"identity.config.instrument.{column}") if said != typed else Check(column, OK, "")
         )
+    for column, told, typed_text in (
+        ("root", terms.root, root_of(terms.instrument) or ""),
+        ("currency", terms.currency, CURRENCY),
+    ):
+        detail = f"the run says {told}, the contract {terms.instrument} has {typed_text}"
+        place = f"identity.config.instrument.{column}"
+        checks.append(failed(column, detail, "manifest", place) if told != typed_text else Check(column, OK, ""))
+    if terms.calendar != CALENDAR:
+        why = (
+            f"the run keeps the hours `{terms.calendar}`, the contract {terms.instrument} trades by `{CALENDAR}`: "
+            "its sessions are its own word"
+        )
+        checks.append(skipped("calendar", why))
     return hand, checks
 
 

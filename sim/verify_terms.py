@@ -35,6 +35,9 @@ TERMS: dict[str, ContractTerms] = {
     "M6E": ContractTerms(100_000, 1_250_000, 12_500_000_000),
 }
 
+CALENDAR, CURRENCY = "cme_globex", "USD"
+"""Trading hours and currency of every contract in the table: all of them trade on Globex and settle in dollars."""
+
 _MONTHS = "FGHJKMNQUVXZ"
 
 

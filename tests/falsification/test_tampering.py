@@ -225,3 +225,20 @@ def test_a_stop_that_fills_later_than_the_first_row_at_the_floor_is_found(tmp_pa
     data, store = simulated(run, tmp_path)
     record(data, tmp_path / "run")
     assert {"floor_stop", "floor_first_row"} & set(judged(tmp_path / "run", store))
+
+
+@pytest.mark.parametrize(("key", "lie"), [("root", "NQ"), ("currency", "JPY")])
+def test_terms_relabelled_in_the_manifest_are_found(oracle, tmp_path, key, lie):
+    data = data_of(oracle, make_store(oracle, tmp_path))
+    data.manifest["identity"]["config"]["instrument"][key] = lie
+    record(data, tmp_path / "run")
+    verdict = verify(tmp_path / "run", tmp_path / "store")
+    assert verdict.exit_code == 1 and f"identity.config.instrument.{key}" in [check.column for check in verdict.failed]
+
+
+def test_hours_that_are_not_the_contracts_are_said_to_be_the_runs_own_word(oracle, tmp_path):
+    data = data_of(oracle, make_store(oracle, tmp_path))
+    assert data.terms.calendar == "always"
+    record(data, tmp_path / "run")
+    notes = [check.detail for check in verify(tmp_path / "run", tmp_path / "store").checks if check.name == "calendar"]
+    assert len(notes) == 1 and "its own word" in notes[0]
