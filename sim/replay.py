@@ -133,8 +133,10 @@ def warm_up(make_env: Callable[[int], Env], policy: Policy, lanes: int) -> None:
     from cuda_env.kernels_cpu import PARALLEL_FROM
     from lob.layout import STATE_DIM
     from policy.protocol import constant_picks
+    from policy.tables import diag_row
 
-    policy.act(torch.zeros(lanes, STATE_DIM), None, 0)
+    picks = policy.act(torch.zeros(lanes, STATE_DIM), None, 0)
+    diag_row(picks, policy.diagnostics(), torch.ones(lanes, dtype=torch.bool))
     few = min(lanes, PARALLEL_FROM)
     env = make_env(few)
     env.observe()
