@@ -138,7 +138,7 @@ def diag_cost(tape: Any, plan: Any, lanes: int, threads: int, folder: Path) -> t
             if picks is not None:
                 logged.observe()
                 logged.step(picks)
-                of_policy = diag_row(picks, policy.diagnostics(), logged.played)
+                of_policy = diag_row(picks, policy.diagnostics(), logged.end_reason)
             else:
                 logged.drain()
                 of_policy = no_picks_row()
@@ -164,7 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lanes", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="of the environment; the sealer has the other core")
     parser.add_argument("--segment-steps", type=int, default=512)
     parser.add_argument("--runs", type=Path, default=None, help="where the run is written (default: the temporary folder)")
     arguments = parser.parse_args()

@@ -246,6 +246,9 @@ def spread(merged, counts):
     counts[30] = merged[END_BIN]
 
 
+NAMES = tuple(column.name for column in DIAG)
+
+
 def diag_values(merged: np.ndarray, moved: np.ndarray, cumulated: np.ndarray) -> list[int]:
     """The values of DIAG after its first four columns."""
     counts = np.empty(len(_COUNTS), np.int64)

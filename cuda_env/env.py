@@ -203,12 +203,12 @@ class Env:
         """The environment's part of the last step's `diag` row (`cuda_env.diag.DIAG`)."""
         if self.world.out.codes.shape[1] == 0:
             raise BadInput("diag is off in this environment")
-        cursor, status, clock = (int(self.state[field, 0]) for field in (s.CURSOR, s.STATUS, s.CLOCK))
+        cursor, status, clock = (self.state[field, 0].item() for field in (s.CURSOR, s.STATUS, s.CLOCK))
         row = cursor if status == s.DRAINED else cursor - 1
         values = [self.phase, clock - 1, int(self.schedule.ts_observed_ns[row]), int(self.schedule.ts_decided_ns[row])]
         sums = self.world.sums
         values += g.diag_values(*(tensor.cpu().numpy() for tensor in (sums.merged, sums.moved, sums.cumulated)))
-        return dict(zip((column.name for column in g.DIAG), values, strict=True))
+        return dict(zip(g.NAMES, values, strict=True))
 
     def rows(self, table: str) -> dict[str, np.ndarray]:
         """The last step's rows of a table in key order: one array per declared column, a masked array where the column is nullable."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lob.actions import NOT_PLAYED
 from lob.jit import kernel_cpu
 from lob.tables import Column
 
@@ -23,31 +24,32 @@ _VALUES = (
 )
 DIAG = _GATE_INPUTS + _VALUES
 
+_GATE_NAMES = tuple(column.name for column in _GATE_INPUTS)
+
 NO_VALUES: dict[str, int | None] = {column.name: None for column in _VALUES}
 """What a policy without a value distribution says of itself."""
 
 
 @kernel_cpu
-def sum_played(conviction, health, variance_scale, played):
-    """The sums of three int32[lanes] over the lanes of a bool mask: one pass, where torch would take six and wake its threads."""
+def sum_played(conviction, health, variance_scale, end_reason):
+    """The sums of three int32[lanes] over the lanes that played: one pass, where torch would take ten and wake its threads."""
     of_conviction, of_health, of_variance = 0, 0, 0
-    for lane in range(played.size):
-        if played[lane]:
-            of_conviction += conviction[lane]
-            of_health += health[lane]
-            of_variance += variance_scale[lane]
+    for lane in range(end_reason.size):
+        played = 1 if end_reason[lane] != NOT_PLAYED else 0
+        of_conviction += conviction[lane] * played
+        of_health += health[lane] * played
+        of_variance += variance_scale[lane] * played
     return of_conviction, of_health, of_variance
 
 
-def diag_row(picks: Picks, diagnostics: dict[str, int | None], played: torch.Tensor) -> dict[str, int | None]:
-    """The policy's part of one `diag` row. `played` is bool[lanes]: dead lanes count in no sum of gate inputs."""
+def diag_row(picks: Picks, diagnostics: dict[str, int | None], end_reason: torch.Tensor) -> dict[str, int | None]:
+    """The policy's part of one decision's `diag` row. `end_reason` is int8[lanes]: lanes that were dead before count in no sum."""
     inputs = (picks.conviction_ppm, picks.health_ppm, picks.variance_scale_ppm)
-    if played.device.type == "cpu":
-        sums = sum_played(*(values.numpy() for values in inputs), played.numpy())
+    if end_reason.device.type == "cpu":
+        sums = sum_played(*(values.numpy() for values in inputs), end_reason.numpy())
     else:
-        sums = tuple(int((values * played).sum()) for values in inputs)
-    row: dict[str, int | None] = {column.name: total for column, total in zip(_GATE_INPUTS, sums, strict=True)}
-    return row | {column.name: diagnostics[column.name] for column in _VALUES}
+        sums = tuple(int((values * (end_reason != NOT_PLAYED)).sum()) for values in inputs)
+    return dict(zip(_GATE_NAMES, sums, strict=True)) | {name: diagnostics[name] for name in NO_VALUES}
 
 
 def no_picks_row() -> dict[str, int | None]:

@@ -136,7 +136,7 @@ def warm_up(make_env: Callable[[int], Env], policy: Policy, lanes: int) -> None:
     from policy.tables import diag_row
 
     picks = policy.act(torch.zeros(lanes, STATE_DIM), None, 0)
-    diag_row(picks, policy.diagnostics(), torch.ones(lanes, dtype=torch.bool))
+    diag_row(picks, policy.diagnostics(), torch.zeros(lanes, dtype=torch.int8))
     few = min(lanes, PARALLEL_FROM)
     env = make_env(few)
     env.observe()
@@ -226,7 +226,7 @@ def _play(env: Env, policy: Policy, log: RunLog, schedule: Schedule, progress: P
             picks = policy.act(observation, None, step)
             picked = now()
             env.step(picks)
-            of_policy = diag_row(picks, policy.diagnostics(), env.played)
+            of_policy = diag_row(picks, policy.diagnostics(), env.end_reason)
         else:
             observed = picked = begun
             env.drain()
