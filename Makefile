@@ -29,7 +29,9 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
+# The tools to compare with come along here; the project itself never needs them.
 bench: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt '.[peers]'
 	$(BIN)/python -m benchmarks
 
 clean:
