@@ -31,7 +31,7 @@ types: setup
 
 # The tools to compare with come along here; the project itself never needs them.
 bench: setup
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt '.[peers]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,peers]'
 	$(BIN)/python -m benchmarks
 
 clean:
