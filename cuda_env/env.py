@@ -62,7 +62,6 @@ class Env:
         phase: int,
         device: str = "cpu",
         emit: tuple[str, ...] = EMIT,
-        seed: int = 0,
         threads: int | None = None,
         diag: bool = True,
         slots: int | None = None,
@@ -75,7 +74,7 @@ class Env:
             raise BadInput(
                 f"features have shape {features.shape}; this schedule needs {(schedule.decisions + 1, STATE_DIM)}: build them anew"
             )
-        self.tape, self.schedule, self.lanes, self.phase, self.seed, self.emit = tape, schedule, lanes, int(phase), seed, tuple(emit)
+        self.tape, self.schedule, self.lanes, self.phase, self.emit = tape, schedule, lanes, int(phase), tuple(emit)
         self.config = config.resolved(tape.instrument)
         mids = tape.bid_ticks[:, 0].astype(np.int64) + tape.ask_ticks[:, 0]
         mids = mids[tape.tradable]

@@ -10,6 +10,11 @@ class TapeproofError(Exception):
     exit_code = 2
 
 
+def first_line(error: BaseException) -> str:
+    """What another library's error says, in one line; its type's name when it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 class BadInput(TapeproofError):
     """A file, an option or a configuration that cannot be used."""
 

@@ -72,9 +72,7 @@ def replay(config: RunConfig, store: Path, runs: Path, progress: Progress | None
 
     def make_env(lanes: int) -> Env:
         phase, threads = Phase[config.phase.upper()], config.execution.threads
-        return Env(
-            loaded.tape, loaded.schedule, loaded.features, config.env, lanes, phase, emit=emit, seed=config.seed, threads=threads
-        )  # fmt: skip
+        return Env(loaded.tape, loaded.schedule, loaded.features, config.env, lanes, phase, emit=emit, threads=threads)
 
     warm_up(make_env, policy, config.lanes)
     env = make_env(config.lanes)

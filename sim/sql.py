@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
-from lob.errors import BadInput
+from lob.errors import BadInput, first_line
 
 
 def ask(
@@ -41,7 +41,7 @@ def _values(column: Any) -> list[Any]:
     try:
         return column.cast(pa.string()).to_pylist()
     except pa.ArrowException as error:
-        raise BadInput(f"SQL: a value cannot be shown ({str(error).splitlines()[0]}): cast it to VARCHAR") from None
+        raise BadInput(f"SQL: a value cannot be shown ({first_line(error)}): cast it to VARCHAR") from None
 
 
 def json_value(value: Any) -> Any:

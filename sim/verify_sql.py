@@ -67,11 +67,6 @@ def cash_and_equity(connection: "duckdb.DuckDBPyConnection", capital: int) -> di
     return {(p, lane, e): (int(c), int(q), int(u)) for p, lane, e, c, q, u in connection.execute(query).fetchall()}
 
 
-def trade_sums(connection: "duckdb.DuckDBPyConnection") -> dict[Key, int]:
-    """Realised by trade rows, without the bridge of open lots."""
-    return _sums(connection, f"select {GROUP}, sum(realized_usd_micros)::hugeint from trades group by all")
-
-
 def check_orders(connection: "duckdb.DuckDBPyConnection", log: Log) -> list[Check]:
     """Every fill has its order: same step, side and reason; and an order's fills are what it says it filled."""
     for table in ("fills", "orders"):

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from lob.errors import BadInput, StaleCache
+from lob.errors import BadInput, StaleCache, first_line
 from lob.layout import OFFSET, SLOTS, STATE_DIM
 
 WIRE_VERSION = 1
@@ -92,7 +92,7 @@ def read_features(store: str | os.PathLike, parameters: Mapping[str, Any], rebui
     except FileNotFoundError:
         return None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, ValueError, TypeError, KeyError) as error:
-        raise _stale(path, f"damaged ({str(error).splitlines()[0]})", "a feature cache", rebuild_command) from None
+        raise _stale(path, f"damaged ({first_line(error)})", "a feature cache", rebuild_command) from None
     if found["wire_version"] != WIRE_VERSION:
         raise _stale(path, f"wire version {found['wire_version']}", f"version {WIRE_VERSION}", rebuild_command)
     if found["schema_hash"] != (expected := schema_hash()):

@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
+from lob.errors import first_line
 from lob.tables import Table
 from store.manifest import canonical_json
 from store.segments import arrow_schema
@@ -202,7 +203,7 @@ def read_journal(folder: Path, tables: Mapping[str, Table], check: bool = True) 
             if ends[name]:
                 rows[name] = _read_stream(content[name][: ends[name]], table)
         except (pa.ArrowException, OSError, ValueError) as error:
-            damage.append((name, 0, f"its checksums hold, but it cannot be read ({str(error).splitlines()[0]})"))
+            damage.append((name, 0, f"its checksums hold, but it cannot be read ({first_line(error)})"))
             steps, step, rows = -1, -1, {}
             break
     return JournalPart(int(folder.name), folder, steps, step, rows, ", ".join(tail), tuple(damage))

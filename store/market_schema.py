@@ -5,7 +5,7 @@ and the undefined price (2^63-1) and time (2^64-1) become null; nothing else cha
 """
 
 import functools
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import numpy as np
 
@@ -53,11 +53,6 @@ def part_folder(schema: str, instrument: str, date: str) -> str:
     if not instrument or len(encoded) > 200:
         raise BadInput(f"instrument {instrument!r} cannot name a folder: use 1 to 200 bytes")
     return f"market/schema={schema}/instrument={encoded}/date={date}"
-
-
-def folder_instrument(folder_name: str) -> str:
-    """The symbol of a folder name `instrument=…`."""
-    return unquote(folder_name.removeprefix("instrument="))
 
 
 def records_to_columns(records: np.ndarray, schema: str, rows: np.ndarray) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lob.errors import DamagedLog, NotFound
+from lob.errors import DamagedLog, NotFound, first_line
 from lob.tables import Table
 from store.chain import CHAIN, Chain, read_chain, read_unhashed
 from store.journal import JOURNAL, JournalPart, journal_folders, read_journal
@@ -98,7 +98,7 @@ def read_table(run: RunFiles, name: str, columns: Sequence[str] | None = None) -
         try:
             pieces.append(pq.read_table(path, columns=schema.names, partitioning=None).select(schema.names).cast(schema))
         except (OSError, pa.ArrowException, KeyError) as error:
-            first = str(error).splitlines()[0]
+            first = first_line(error)
             raise DamagedLog(f"{path}: cannot be read ({first}); run `sim verify {run.run_dir}` to see what was changed") from None
     return pa.concat_tables([*pieces, run.journal[name].select(schema.names)])
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lob.errors import BadInput
+from lob.errors import BadInput, first_line
 
 ZSTD_MAGIC, GZIP_MAGIC = b"\x28\xb5\x2f\xfd", b"\x1f\x8b"
 HEAD_BYTES = 65536
@@ -107,12 +107,12 @@ def _read_some(source: Any, view: memoryview, path: Path, compression: str) -> i
     except OSError as error:
         if compression == "none" or error.errno is not None:
             raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise _cut_off(path, compression) if "runcated" in reason else _damaged(path, compression, reason) from None
     except Exception as error:
         if type(error).__name__ != "ZstdError":
             raise
-        raise _damaged(path, compression, str(error).splitlines()[0]) from None
+        raise _damaged(path, compression, first_line(error)) from None
 
 
 def _cut_off(path: Path, compression: str) -> BadInput:

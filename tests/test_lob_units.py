@@ -112,3 +112,10 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 def test_one_thing_is_singular_and_every_other_count_is_not():
     assert [counted(n, "lane") for n in (0, 1, 2, 1234)] == ["0 lanes", "1 lane", "2 lanes", "1,234 lanes"]
+
+
+def test_an_error_without_words_is_told_by_its_type_and_a_long_one_by_its_first_line():
+    from lob.errors import first_line
+
+    assert first_line(ValueError()) == "ValueError"
+    assert first_line(OSError("disk gone\nand more")) == "disk gone"

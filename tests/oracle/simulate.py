@@ -226,7 +226,7 @@ def random_bar_run(seed: int, bars: int = 60, lanes: int = 3, sessions: list[tup
 
 
 def manifest_of(run: OracleRun) -> dict:
-    """The manifest's parts that summary and verify read (docs/contracts.md)."""
+    """The manifest's parts that summary and verify read."""
     root, terms = run.root, run.terms
     env = {
         "capital_usd_micros": micros(terms.capital), "max_lots": terms.max_lots, "fee_usd_micros": micros(terms.fee),
