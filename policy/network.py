@@ -14,21 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from lob.actions import Direction, Magnitude, OrderKind, Urgency, encode_action
+from lob.actions import encode_action
 from lob.errors import ForeignCheckpoint
 from lob.layout import STATE_DIM
 from lob.picks import Picks
 from lob.units import PPM
+from policy.heads import BRANCHES
 from policy.protocol import constant_picks
 from policy.tables import DIAG, NO_VALUES
-
-BRANCHES: dict[str, int] = {
-    "direction": len(Direction),
-    "magnitude": len(Magnitude),
-    "order": len(OrderKind),
-    "urgency": len(Urgency),
-}
-"""branch -> number of its choices, in the order of the action code."""
 
 BATCH = 64
 """Rows of every forward pass; the last one is padded. A matrix product's last bits depend on its shape, so a fixed shape makes a lane's
