@@ -8,21 +8,38 @@ every source that can hold a compiled function.
 import functools
 import hashlib
 import os
+import re
 from pathlib import Path
 from types import ModuleType
 
 _HOUSE = Path(__file__).resolve().parent.parent
-_COMPILED_ROOMS = ("lob", "cuda_env", "policy")
+_WHOLE_ROOMS = ("lob", "cuda_env")
+
+
+def kernel_sources() -> list[Path]:
+    """Every source that can shape a compiled function: all of `lob` and `cuda_env`, and of `policy` the modules that use this one, with
+    what they import from `policy` in turn. (Its torch modules change often, and no kernel reads them.)
+    """
+    policy = {path.stem: path.read_text() for path in (_HOUSE / "policy").glob("*.py")}
+    waiting = [name for name, text in policy.items() if "lob.jit" in text]
+    reached: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in policy and name not in reached:
+            reached.add(name)
+            waiting += re.findall(r"^\s*(?:from policy import|from policy\.|import policy\.)\s*(\w+)", policy[name], re.MULTILINE)
+    wholly = [path for room in _WHOLE_ROOMS for path in sorted((_HOUSE / room).glob("*.py"))]
+    return wholly + [_HOUSE / "policy" / f"{name}.py" for name in sorted(reached)]
 
 
 @functools.cache
 def kernel_source_hash() -> str:
-    """16 hex digits over path and bytes of every Python source in the rooms that hold compiled functions."""
+    """16 hex digits over path and bytes of `kernel_sources`."""
     digest = hashlib.sha256()
-    for room in _COMPILED_ROOMS:
-        for path in sorted((_HOUSE / room).glob("*.py")):
-            digest.update(f"{room}/{path.name}\0{path.stat().st_size}\0".encode())
-            digest.update(path.read_bytes())
+    for path in kernel_sources():
+        content = path.read_bytes()
+        digest.update(f"{path.parent.name}/{path.name}\0{len(content)}\0".encode())
+        digest.update(content)
     return digest.hexdigest()[:16]
 
 
