@@ -1,4 +1,4 @@
-"""Which days train, which choose the checkpoint, and which judge it: in time order, never shuffled, so that nothing is learnt from later days.
+"""Which days train, which choose the checkpoint, which judge it: in time order, never shuffled, so that nothing is learnt from later days.
 
 By default the last 20 % of the days test and the 10 % before them validate; the rest train. With fewer than five days a day cannot be
 spared, and the open time of the window is cut by the same shares instead.

@@ -1,6 +1,7 @@
 """Laws of the split into training, validation and test."""
 
 import datetime as dt
+import itertools
 
 import pytest
 from hypothesis import given
@@ -32,7 +33,7 @@ def test_fewer_than_five_days_are_cut_by_open_time_without_a_gap_or_an_overlap(c
     parts = split(days(count, hours), SplitConfig(test_share=test, validation_share=validation))
     assert parts.by == "time"
     pieces = [*parts.train, *parts.validation, *parts.test]
-    assert all(a[1] <= b[0] for a, b in zip(pieces, pieces[1:], strict=False))
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(pieces))
     covered = {day: sum(e - s for s, e in pieces if start <= s and e <= end) for day, start, end in days(count, hours)}
     assert set(covered.values()) == {hours * HOUR}
     total = count * hours * HOUR
@@ -53,5 +54,5 @@ def test_a_part_without_a_day_is_refused_in_one_line(count, config):
 
 
 def test_a_part_shorter_than_a_minute_is_refused():
-    with pytest.raises(BadInput, match="validation part .* is shorter than a minute"):
+    with pytest.raises(BadInput, match=r"validation part .* is shorter than a minute"):
         split([(dt.date(2024, 1, 1), 0, 300 * 10**9)], SplitConfig())
