@@ -269,7 +269,7 @@ def test_a_checkpoint_appears_whole_and_is_never_overwritten(checkpoint, tmp_pat
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("policy.checkpoint.os.rename", full)
+    monkeypatch.setattr("policy.tensor_file.os.rename", full)
     with pytest.raises(BadInput, match="No space left"):
         save(fresh(), tmp_path / "later")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ck"]
