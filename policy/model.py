@@ -1,0 +1,129 @@
+"""The network: an observation, the market's recent rows and the signal bus in, two value distributions of every choice out.
+
+C51: Bellemare, Dabney, Munos (2017). IQN at fixed fractions: Dabney et al. (2018). Blocks and their papers: `policy.blocks`.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lob.layout import BUS_SLOTS, LANE, STATE_DIM
+from policy import blocks
+from policy.architecture import Architecture
+from policy.heads import CHOICES, HeadOutput
+from policy.weights import Layout, count, first_values, linear, offsets, views
+
+HISTORY_SLOTS = LANE
+"""Slots of a row of the history: those that come from the market alone."""
+
+
+class ModelOutput(NamedTuple):
+    """What a forward pass says of `batch` rows."""
+
+    heads: HeadOutput
+    aux: torch.Tensor  # [batch]: the next bar's return, in the units of the learner's label
+    gate: torch.Tensor | None  # [batch, experts]: shares of the mixture; None without experts
+
+
+@lru_cache
+def layout(architecture: Architecture) -> Layout:
+    """The one manifest of the network's tensors, in order: counts, buffers, checkpoints and fingerprints derive from it."""
+    width = architecture.hidden[-1]
+    return (
+        *blocks.trunk_layout(STATE_DIM, BUS_SLOTS, architecture.hidden),
+        *blocks.head_layout(width, architecture.atoms, architecture.quantiles),
+        *linear("aux", width, 1),
+    )
+
+
+def parameters(architecture: Architecture) -> int:
+    """How many weights the network has, known before any is allocated."""
+    return count(layout(architecture))
+
+
+class Model(nn.Module):
+    """The network on one device. `flat` (float32) holds every parameter, in the order of the layout; the parameters are views of it, so
+    that one operation on `flat` reaches them all. `weights` maps a tensor's name to its parameter.
+
+    Made on its device: `Module.to` would part the parameters from `flat`. A copy (`copy.deepcopy`) has a buffer of its own.
+    """
+
+    def __init__(self, architecture: Architecture, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.architecture = architecture
+        self.window = architecture.window
+        specs = layout(architecture)
+        self.flat = torch.zeros(offsets(specs)[-1], dtype=dtype, device=device)
+        self.weights = {name: nn.Parameter(view) for name, view in views(self.flat, specs).items()}
+        for name, parameter in self.weights.items():
+            _attach(self, name, parameter)
+        self.combine = blocks.duel(device)
+
+    def __deepcopy__(self, memo: dict) -> Model:
+        other = Model(self.architecture, self.flat.device, self.flat.dtype)
+        other.flat.copy_(self.flat)
+        return other.requires_grad_(next(self.parameters()).requires_grad).train(self.training)
+
+    def forward(
+        self, observation: torch.Tensor, history: torch.Tensor | None, bus: torch.Tensor, dtype: torch.dtype = torch.float32
+    ) -> ModelOutput:
+        """float32[batch, 128], float32[batch, window, 96] (None when the window is 0) and float32[127] -> what it says.
+
+        `dtype` bfloat16 computes the products in it (autocast; the weights stay float32), and the outputs are bfloat16 then.
+        """
+        folded = fold(self)
+        with _autocast(observation, dtype):
+            features, gate = self.body(observation, history, bus)
+            aux = F.linear(features, self.weights["aux.weight"], self.weights["aux.bias"]).squeeze(1)
+            return ModelOutput(say(features, *folded, self.architecture), aux, gate)
+
+    def body(self, observation: torch.Tensor, history: torch.Tensor | None, bus: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(features [batch, hidden[-1]], gate [batch, experts] or None): everything below the heads."""
+        return blocks.trunk(self.weights, observation, bus, len(self.architecture.hidden)), None
+
+
+def fold(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
+    """The head's (weight, bias) with dueling combined (`blocks.fold_heads`). Gradients flow through."""
+    return blocks.fold_heads(model.weights, model.combine)
+
+
+def say(features: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, architecture: Architecture) -> HeadOutput:
+    """The heads' output from features [batch, width] and a folded head: views of one product [batch, rows], each choice's logits
+    followed by its quantiles."""
+    each = architecture.atoms + architecture.quantiles
+    said = F.linear(features, weight, bias)[:, : CHOICES * each].unflatten(1, (CHOICES, each))
+    return HeadOutput(said[..., : architecture.atoms], said[..., architecture.atoms :])
+
+
+def initialise(architecture: Architecture, seed: int, device: str | torch.device = "cpu") -> Model:
+    """A network of first values (`weights.first_values`): equal seeds give equal bytes on every device."""
+    model = Model(architecture, device)
+    with torch.no_grad():
+        for spec in layout(architecture):
+            model.weights[spec.name].copy_(first_values(spec, seed))
+    return model
+
+
+def support(architecture: Architecture, device: str | torch.device = "cpu") -> torch.Tensor:
+    """float32[atoms]: the values that C51's atoms stand for."""
+    return torch.linspace(architecture.value_min, architecture.value_max, architecture.atoms, device=device)
+
+
+def _autocast(like: torch.Tensor, dtype: torch.dtype):
+    return nullcontext() if dtype == torch.float32 else torch.autocast(like.device.type, dtype, cache_enabled=False)
+
+
+def _attach(root: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    """Register `a.b.c` as the parameter c of a module b of a module a, so that torch knows it by its name in the layout."""
+    *path, last = name.split(".")
+    for part in path:
+        if not hasattr(root, part):
+            root.add_module(part, nn.Module())
+        root = getattr(root, part)
+    root.register_parameter(last, parameter)
