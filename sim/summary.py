@@ -8,12 +8,13 @@ import datetime as dt
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lob.actions import Direction, EndReason, Magnitude, Phase
+from lob.actions import Direction, EndReason, Magnitude, OrderKind, Phase, Urgency
 from lob.units import USD_MICROS
 from sim import metrics
 from sim.metrics import Figure, Undefined
@@ -75,11 +76,13 @@ def session_ns_per_year(calendar: str, start_ns: int) -> int:
 def _phase(run: RunData, terms: RunTerms, name: str) -> dict[str, Any]:
     code = PHASES[name]
     tables = {table: _of_phase(run.tables[table], code) for table in ("steps", "fills", "trades") if table in run.tables}
+    diag = _of_phase(run.tables["diag"], code) if "diag" in run.tables else None
     lanes = _lane_figures(tables["steps"], terms) if "steps" in tables else {}
     out: dict[str, Any] = {"phase": name, "lanes": terms.lanes}
     _put_usd(out, "initial_equity", terms.lanes * terms.capital_usd_micros)
     out |= _trade_figures(tables, terms, run.finished)
     out |= _step_figures(tables, terms, lanes)
+    out |= _distributions(tables.get("steps") if len(lanes) == terms.lanes else None, diag)
     out["lane_rows"] = _lane_rows(tables, terms, run.finished, lanes)
     out["episodes"] = _episode_rows(tables, terms, run.finished)
     return out
@@ -141,7 +144,6 @@ def _step_figures(tables: Mapping[str, "pa.Table"], terms: RunTerms, lanes: Mapp
         "sharpe_per_step",
         "compounded_return",
         "max_drawdown_fraction",
-        "active_fraction",
         "exposed_fraction",
     )
     out: dict[str, Any] = {}
@@ -165,27 +167,44 @@ def _step_figures(tables: Mapping[str, "pa.Table"], terms: RunTerms, lanes: Mapp
     _put(out, "annualisation_factor", _factor(steps, terms))
     _put(out, "sharpe", _mean([lane.sharpe for lane in held]))
     _put(out, "sharpe_per_step", _mean([lane.sharpe_per_step for lane in held]))
-    out |= _distributions(steps)
-    return out
-
-
-def _distributions(steps: "pa.Table") -> dict[str, Any]:
-    out: dict[str, Any] = {}
     played = ints(steps, "picked_action") >= 0
-    total = int(played.sum())
-    for kind in ("picked", "actual"):
-        direction, magnitude = ints(steps, f"{kind}_direction")[played], ints(steps, f"{kind}_magnitude")[played]
-        counts = [int((direction == d).sum()) for d in Direction]
-        short, hold, long, flat = counts
-        out[f"{kind}_direction"] = {d.name.lower(): count for d, count in zip(Direction, counts, strict=True)}
-        out[f"{kind}_magnitude"] = {m.name.lower(): int((magnitude == m).sum()) for m in Magnitude}
-        _put(out, f"{kind}_entropy_4way", metrics.entropy(counts))
-        _put(out, f"{kind}_entropy_3way", metrics.entropy((short, hold + flat, long)))
-        _put(out, f"{kind}_active_fraction", metrics.ratio(short + long, total, metrics.NO_STEPS))
-    out["played_decisions"] = total
-    _put(out, "active_fraction", metrics.ratio(out["actual_direction"]["short"] + out["actual_direction"]["long"], total, metrics.NO_STEPS))
-    _put(out, "exposed_fraction", metrics.ratio(int((ints(steps, "position_lots")[played] != 0).sum()), total, metrics.NO_STEPS))
+    exposed = int((ints(steps, "position_lots")[played] != 0).sum())
+    _put(out, "exposed_fraction", metrics.ratio(exposed, int(played.sum()), metrics.NO_STEPS))
     return out
+
+
+BRANCHES: dict[str, type[IntEnum]] = {"direction": Direction, "magnitude": Magnitude, "order": OrderKind, "urgency": Urgency}
+"""Branch of an action -> its members; `diag` counts lanes in `<picked or actual>.<branch>_<member>`."""
+
+
+def _distributions(steps: "pa.Table | None", diag: "pa.Table | None") -> dict[str, Any]:
+    """Of every decision of every lane, what was picked beside what physics made of it: from `steps` where they hold all lanes, else (None)
+    from the counts in `diag`. A slot that was not played counts nowhere."""
+    out: dict[str, Any] = {}
+    for kind, branches in (("picked", tuple(BRANCHES)), ("actual", ("direction", "magnitude"))):
+        for branch in branches:
+            counts = _counts(steps, diag, kind, branch)
+            out[f"{kind}_{branch}"] = counts
+            if branch == "direction":
+                short, hold, long, flat = counts.values()
+                total = sum(counts.values())
+                _put(out, f"{kind}_entropy_4way", metrics.entropy(tuple(counts.values())))
+                _put(out, f"{kind}_entropy_3way", metrics.entropy((short, hold + flat, long)))
+                _put(out, f"{kind}_active_fraction", metrics.ratio(short + long, total, metrics.NO_STEPS))
+    out["played_decisions"] = sum(out["picked_direction"].values())
+    _put(out, "active_fraction", out["actual_active_fraction"] if out["played_decisions"] else metrics.NO_STEPS)
+    return out
+
+
+def _counts(steps: "pa.Table | None", diag: "pa.Table | None", kind: str, branch: str) -> dict[str, int]:
+    """{member: decisions}."""
+    members = {member.name.lower(): int(member) for member in BRANCHES[branch]}
+    if steps is not None:
+        values = ints(steps, f"{kind}_{branch}")[ints(steps, "picked_action") >= 0]
+        return {name: int((values == code).sum()) for name, code in members.items()}
+    if diag is not None and f"{kind}.{branch}_{next(iter(members))}" in diag.column_names:
+        return {name: int(ints(diag, f"{kind}.{branch}_{name}").sum()) for name in members}
+    return dict.fromkeys(members, 0)
 
 
 # --- rows per lane and per episode ---

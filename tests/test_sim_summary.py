@@ -239,3 +239,23 @@ def test_summary_is_strict_json_and_byte_equal_across_processes_with_other_hash_
         check=True,
     )
     assert other.stdout == text
+
+
+def test_levels_without_the_steps_of_every_lane_say_the_same_of_what_was_picked_and_done(tmp_path):
+    """From the counts in `diag`, so that training, which keeps no steps, tells its active fraction too."""
+    from tests.replays import replayed, synthetic_store
+
+    store = synthetic_store(tmp_path, events=4_000)
+    full, sampled, fills = (
+        phase_of(replayed(store, tmp_path / "runs", minutes=60, clock="30s", lanes=3, level=level, env={"plan_lock_steps": 2}))
+        for level in ("full", "sampled:1", "fills")
+    )
+    names = [name for name in full if name.startswith(("picked_", "actual_")) or name in ("played_decisions", "active_fraction")]
+    assert len(names) == 14 and full["picked_direction"] != full["actual_direction"]
+    assert sum(full["picked_order"].values()) == sum(full["picked_urgency"].values()) == full["played_decisions"] > 300
+    for other in (sampled, fills):
+        assert {name: other[name] for name in names} == {name: full[name] for name in names}
+
+
+def phase_of(result) -> dict:
+    return result.summary["phases"][0]
