@@ -1,0 +1,402 @@
+"""Learning health and what it drives: from the figures of a step and of an update to the controls of the next, all on the device.
+
+Three functions, each in place on the bus and without a look at the host: `observe_step` takes in what an environment step's lanes picked,
+`observe_update` what an update of the learner measured, `update_controls` computes health and every control from the bus alone. Nothing
+is a schedule but the exploration's cosine: controls are outputs of what was measured (I7).
+
+No control can lock itself shut (lessons 11-13): each stays within a band of its base value whose lower end is above zero, whatever health
+says, and no component of health is multiplied by a control.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from lob.layout import OFFSET
+from lob.units import PPM
+from policy.bus import BRANCH_CHOICES, COMPONENTS, EXPERTS, FAST, INDEX, SLOTS, STEPS, UPDATES, ControlState, control_state
+from policy.heads import BRANCH_FIRST, BRANCH_SIZES, CHOICES
+
+EPSILON_FLOOR = 0.02
+"""Least share of uniform choices while training (E10): half a percent for each direction, so that no choice is ever wholly unseen."""
+
+TARGET_RATE_FLOOR = 1e-4
+"""Least target of the attempt rate (E9): the pressure must not divide by a target of zero."""
+
+TAU_FLOOR = 0.01
+"""Least Boltzmann temperature (E8), a hundredth of a unit of whitened reward: below it values differ by noise alone."""
+
+NORM_FLOOR = 1e-6
+"""Least gradient norm whose logarithm is taken: below it there is no gradient, and how far below says nothing."""
+
+SHARE_FLOOR = 1e-3
+"""Least share of picks that the count bonus divides by: a choice never made gets a large bonus and not an infinite one."""
+
+WEIGHTS = {
+    "q_gap": (25, "values that no longer differ between choices are the collapse that this signal is there to sense"),
+    "grad_stability": (15, "an erratic gradient spoils every other figure, but clipping bounds the harm"),
+    "loss_trend": (15, "a rising loss is the plainest sign of divergence, and the slowest"),
+    "td_calibration": (15, "errors beyond the stated spread mean that conviction and variance scale are not to be believed"),
+    "entropy": (10, "selection keeps it up by itself"),
+    "expert_use": (10, "the load-balance loss keeps it up by itself"),
+    "spectral_gap_norm": (10, "features on one line foretell a collapse, but a small problem may need no more"),
+}
+"""Component -> weight in percent and why. They sum to 100."""
+
+
+class ControlConfig(BaseModel):
+    """Base value of every controlled quantity, and how far its controller moves it: an amplitude of 0 holds it at its base."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lr: float = Field(3e-4, gt=0, le=1)
+    """Adam's customary step for networks of this size."""
+    lr_amplitude: float = Field(0.5, ge=0, lt=1)
+    """base * (1 - a * (1 - grad_stability)): half the step while the gradient is erratic."""
+
+    gamma: float = Field(0.99, gt=0, lt=1)
+    """A horizon of a hundred decisions."""
+    gamma_amplitude: float = Field(0.0, ge=0, le=0.009)
+    """base + a * (2 * health - 1), a narrow band that stays below 1. 0: a discount that moves makes values of different times differ."""
+
+    polyak: float = Field(0.01, gt=0, le=1)
+    """F6: the target lags by a hundred updates."""
+    polyak_amplitude: float = Field(0.5, ge=0, lt=1)
+    """base * (1 - a * (1 - health)): the target holds still while the online network is unwell."""
+
+    sarsa_ratio: float = Field(0.1, gt=0, le=0.1)
+    """F14, at most 0.1: at a temperature of the whole range the greedy policy stays flat (measured)."""
+    sarsa_amplitude: float = Field(0.5, ge=0, lt=1)
+    """base * (1 - a * health): nearer the maximum the better the values are known."""
+
+    beta: float = Field(0.4, ge=0, le=1)
+    """Schaul et al. 2016: where the correction of prioritised sampling starts."""
+    beta_amplitude: float = Field(1.0, ge=0, le=1)
+    """base + a * (1 - base) * health: to the full correction, which matters most near convergence."""
+
+    balance: float = Field(0.01, ge=0, le=1)
+    """G6: weight of the experts' load-balance loss."""
+    balance_amplitude: float = Field(1.0, ge=0, le=10)
+    """base * (1 + a * (1 - expert_use)): twice the weight when one expert does everything."""
+
+    share_cql: float = Field(0.05, ge=0, lt=1)
+    """CQL's share of the gradient budget: enough to hold down choices that the replay never shows."""
+    cql_amplitude: float = Field(0.5, ge=0, lt=1)
+    """base * (1 - a * (1 - health)): while unwell, the Bellman errors have the first call on the budget."""
+
+    share_aux: float = Field(0.05, ge=0, lt=1)
+    """The auxiliary head's share: it shapes features and must not steer them."""
+    aux_amplitude: float = Field(0.5, ge=0, lt=1)
+    """base * (1 - a * health): its help with features matters most while values say little."""
+
+    iqn_ratio: float = Field(0.6, gt=0, lt=1)
+    """F8: IQN's part of what is left for C51 and IQN."""
+    iqn_amplitude: float = Field(0.25, ge=0, lt=1)
+    """base * (1 - a * (1 - grad_stability)): C51's gradient is bounded: it leads while the gradient is erratic. IQN never closes (F7)."""
+
+    epsilon_start: float = Field(0.5, ge=EPSILON_FLOOR, le=1)
+    """Share of uniform choices at the first step: half random, half policy."""
+    epsilon_steps: int = Field(1_000, ge=1, lt=2**31)
+    """Steps over which a cosine takes it down to the floor."""
+    passive_epsilon: float = Field(0.5, ge=0, le=1)
+    """E9: share of uniform directions when no flat lane tries to trade, half random and half policy; 0: no such floor."""
+    target_step: int = Field(500, ge=1, lt=2**31)
+    """Step at which the attempt rate becomes the target (I10): five memories of its EMA."""
+
+    tau_reference: float = Field(1.0, ge=0, le=10)
+    """E8: the direction's temperature floor over q_dir_abs_ref; 0: the plain floor."""
+    count_bonus: float = Field(0.0, ge=0, le=10)
+    """E25: the single dial of the count bonus, over the branch's range of values; 0: none."""
+
+    @model_validator(mode="after")
+    def _in_bounds(self) -> ControlConfig:
+        if self.gamma + self.gamma_amplitude >= 1:
+            raise ValueError(f"gamma {self.gamma} with an amplitude of {self.gamma_amplitude} reaches 1; lower one of them")
+        if self.gamma - self.gamma_amplitude <= 0:
+            raise ValueError(f"gamma {self.gamma} with an amplitude of {self.gamma_amplitude} reaches 0; lower the amplitude")
+        if self.share_cql + self.share_aux >= 1:
+            raise ValueError(f"share_cql {self.share_cql} and share_aux {self.share_aux} leave nothing for the Bellman losses; lower them")
+        return self
+
+
+class Response(NamedTuple):
+    """A control as offset + slope * (the slot that drives it)."""
+
+    control: str
+    drive: str
+    offset: float
+    slope: float
+
+
+def responses(config: ControlConfig) -> tuple[Response, ...]:
+    """Every control that follows one slot, in the order of the bus from `lr` on."""
+
+    def with_(control: str, drive: str, base: float, amplitude: float) -> Response:
+        """base * (1 - amplitude * (1 - drive)): full when the drive is."""
+        return Response(control, drive, base * (1 - amplitude), base * amplitude)
+
+    def against(control: str, drive: str, base: float, amplitude: float) -> Response:
+        """base * (1 - amplitude * drive): full when the drive is not."""
+        return Response(control, drive, base, -base * amplitude)
+
+    health = "learning_health"
+    return (
+        with_("lr", "health.grad_stability", config.lr, config.lr_amplitude),
+        Response("gamma", health, config.gamma - config.gamma_amplitude, 2 * config.gamma_amplitude),
+        with_("polyak", health, config.polyak, config.polyak_amplitude),
+        against("sarsa_ratio", health, config.sarsa_ratio, config.sarsa_amplitude),
+        Response(
+            "balance", "health.expert_use", config.balance * (1 + config.balance_amplitude), -config.balance * config.balance_amplitude
+        ),
+        Response("beta", health, config.beta, config.beta_amplitude * (1 - config.beta)),
+        with_("share_cql", health, config.share_cql, config.cql_amplitude),
+        against("share_aux", health, config.share_aux, config.aux_amplitude),
+        with_("iqn_ratio", "health.grad_stability", config.iqn_ratio, config.iqn_amplitude),
+    )
+
+
+class Controllers(NamedTuple):
+    """The config as device tensors, made once: `update_controls` allocates nothing that depends on it."""
+
+    config: ControlConfig
+    drives: torch.Tensor  # int64[9]: slot that drives each response
+    offsets: torch.Tensor  # float32[9]
+    slopes: torch.Tensor  # float32[9]
+    health_weights: torch.Tensor  # float32[7], summing to 1
+    branch_of: torch.Tensor  # int64[13]: slot of the value range of each choice's branch
+    sizes: torch.Tensor  # float32[13]: choices of each choice's branch
+    update_weights: torch.Tensor  # float32[29]: EMA weight of each slot that an update measures
+    health_ppm: torch.Tensor  # int32[]: learning health as physics takes it
+
+
+class LearnStats(NamedTuple):
+    """What an update of the learner measured, float32 on the device; what is not finite leaves its slot as it was.
+
+    `gate_mean` and `gate_entropy` are None for a network without experts, `spectral_gap` where features are not looked at: their slots
+    then keep their reset values, which count as healthy.
+    """
+
+    v_half: torch.Tensor  # [4]: half width of the support of each branch, in units of the stored reward
+    q_range: torch.Tensor  # [4]: best less worst expected value of a state, mean over the batch
+    q_sigma: torch.Tensor  # [4]: sd of the picked choice's value, mean over the batch
+    td_abs: torch.Tensor  # []: absolute TD error of expected values, mean over batch and branches
+    q_dir_abs: torch.Tensor  # []: absolute expected value of a direction, mean over batch and directions
+    loss: torch.Tensor  # []
+    loss_c51: torch.Tensor  # []: before its share, like the next four
+    loss_iqn: torch.Tensor
+    loss_cql: torch.Tensor
+    loss_aux: torch.Tensor
+    loss_balance: torch.Tensor
+    grad_norm: torch.Tensor  # []: of the whole gradient, before clipping
+    grad_c51: torch.Tensor  # []: norm of a component's gradient, before its share
+    grad_iqn: torch.Tensor
+    grad_cql: torch.Tensor
+    grad_aux: torch.Tensor
+    spectral_gap: torch.Tensor | None = None  # []: `spectral_gap` of the trunk's features
+    gate_mean: torch.Tensor | None = None  # [8]: gate probabilities, mean over the batch
+    gate_entropy: torch.Tensor | None = None  # []: entropy of the gate in nats, mean over the batch
+
+
+_MEASURED = slice(INDEX["v_half.direction"], INDEX["loss_slow"] + 1)
+_EXPERTS = slice(INDEX["expert_use.0"], INDEX["gate_entropy"] + 1)
+_COMPONENTS = slice(INDEX[f"health.{COMPONENTS[0]}"], INDEX[f"health.{COMPONENTS[-1]}"] + 1)
+_RESPONSES = slice(INDEX["lr"], INDEX["iqn_ratio"] + 1)
+_EPSILON = slice(INDEX["epsilon.direction"], INDEX["epsilon.urgency"] + 1)
+_TAU_FLOOR = slice(INDEX["tau_floor.direction"], INDEX["tau_floor.urgency"] + 1)
+_SHARES = slice(INDEX[f"pick_share.{BRANCH_CHOICES[0]}"], INDEX[f"pick_share.{BRANCH_CHOICES[-1]}"] + 1)
+_DIRECTIONS = slice(_SHARES.start, _SHARES.start + BRANCH_SIZES[0])
+_BONUS = slice(INDEX[f"bonus.{BRANCH_CHOICES[0]}"], INDEX[f"bonus.{BRANCH_CHOICES[-1]}"] + 1)
+_Q_RANGE = slice(INDEX["q_range.direction"], INDEX["q_range.urgency"] + 1)
+_Q_SIGMA = slice(INDEX["q_sigma.direction"], INDEX["q_sigma.urgency"] + 1)
+
+
+def controllers(config: ControlConfig, device: str = "cpu") -> Controllers:
+    """The controllers of a config."""
+    rows = responses(config)
+    if [row.control for row in rows] != [slot.name for slot in SLOTS[_RESPONSES]]:
+        raise ValueError("responses do not lie in the order of the bus")
+    numbers = lambda values: torch.tensor(values, dtype=torch.float32, device=device)  # noqa: E731
+    places = lambda names: torch.tensor([INDEX[name] for name in names], dtype=torch.int64, device=device)  # noqa: E731
+    branches = [name.partition(".")[0] for name in BRANCH_CHOICES]
+    return Controllers(
+        config,
+        drives=places([row.drive for row in rows]),
+        offsets=numbers([row.offset for row in rows]),
+        slopes=numbers([row.slope for row in rows]),
+        health_weights=numbers([WEIGHTS[name][0] / 100 for name in COMPONENTS]),
+        branch_of=places([f"q_range.{branch}" for branch in branches]),
+        sizes=numbers([size for size in BRANCH_SIZES for _ in range(size)]),
+        update_weights=numbers([slot.weight for slot in SLOTS[_MEASURED]]),
+        health_ppm=torch.zeros((), dtype=torch.int32, device=device),
+    )
+
+
+def start(controls: Controllers, device: str = "cpu") -> ControlState:
+    """A fresh state whose controls stand at what they are before anything was measured."""
+    state = control_state(device)
+    update_controls(state, controls)
+    return state
+
+
+COUNTS = 4 + CHOICES
+DECIDED, FLAT_LANES, ATTEMPTS, EXPLORED = range(4)
+"""Places of `step_counts`, before one for each choice."""
+
+
+def step_counts(observation: torch.Tensor, action: torch.Tensor, decided: torch.Tensor, explored: torch.Tensor) -> torch.Tensor:
+    """int64[17]: lanes that decided, of them flat ones, of those the ones that picked long or short, lanes that explored, lanes per choice.
+
+    `observation` float32[lanes, 128] that was decided on, `action` int32[lanes], `decided` and `explored` bool[lanes]. Whole numbers, so
+    that counts of several processes can be added in any order.
+    """
+    flat = decided & (observation[:, OFFSET["position_sign"]] == 0)
+    codes = torch.stack((action // 27, action % 27 // 9, action % 9 // 3, action % 3))
+    attempts = flat & ((codes[0] == 0) | (codes[0] == 2))
+    rows = [decided, flat, attempts, explored & decided]
+    rows += [decided & (codes[branch] == code) for branch, size in enumerate(BRANCH_SIZES) for code in range(size)]
+    return torch.stack(rows).sum(dim=1)
+
+
+def observe_step(state: ControlState, counts: torch.Tensor, controls: Controllers) -> None:
+    """Take in one environment step's `step_counts`. A share whose denominator is 0 leaves its slot as it was."""
+    bus, clock = state
+    weight = _weight(clock[STEPS], FAST)
+    counted = counts.to(torch.float32)
+    decided = counted[DECIDED]
+    shares = torch.cat((counted[ATTEMPTS:EXPLORED] / counted[FLAT_LANES], counted[EXPLORED:] / decided))
+    _move(bus[INDEX["trade_attempt_rate_ema"]], shares[0], weight)
+    _move(bus[INDEX["explored_rate"]], shares[1], weight)
+    _move(bus[_SHARES], shares[2:], weight)
+    clock[STEPS] += 1
+    target, rate = bus[INDEX["trade_target_rate"]], bus[INDEX["trade_attempt_rate_ema"]]
+    target.copy_(torch.where(clock[STEPS] == controls.config.target_step, rate, target))
+
+
+def observe_update(state: ControlState, stats: LearnStats, controls: Controllers) -> None:
+    """Take in what one update of the learner measured."""
+    bus, clock = state
+    absent = bus[INDEX["spectral_gap"]]
+    log_norm = stats.grad_norm.clamp(min=NORM_FLOOR).log()
+    single = (
+        stats.td_abs, stats.q_dir_abs, absent if stats.spectral_gap is None else stats.spectral_gap,
+        stats.loss, stats.loss_c51, stats.loss_iqn, stats.loss_cql, stats.loss_aux, stats.loss_balance,
+        stats.grad_norm, log_norm, log_norm.square(), stats.grad_c51, stats.grad_iqn, stats.grad_cql, stats.grad_aux, stats.loss,
+    )  # fmt: skip
+    measured = torch.cat((stats.v_half, stats.q_range, stats.q_sigma, torch.stack(single)))
+    first = _weight(clock[UPDATES], 0.0)
+    _move(bus[_MEASURED], measured, torch.maximum(controls.update_weights, first))
+    if stats.gate_mean is not None and stats.gate_entropy is not None:
+        _move(bus[_EXPERTS], torch.cat((stats.gate_mean, stats.gate_entropy.reshape(1))), first.clamp(min=FAST))
+    clock[UPDATES] += 1
+
+
+def update_controls(state: ControlState, controls: Controllers) -> None:
+    """Health from the slots, then every control, in place; `controls.health_ppm` with them. Reads the bus and the step clock alone."""
+    bus, clock = state
+    config = controls.config
+    components = health_components(bus)
+    bus[_COMPONENTS] = components
+    health = (components * controls.health_weights).sum().clamp(0, 1)
+    bus[INDEX["learning_health"]] = health
+    controls.health_ppm.copy_((health.double() * PPM).round())
+    bus[_RESPONSES] = controls.offsets + controls.slopes * bus[controls.drives]
+    budget = 1 - bus[INDEX["share_cql"]] - bus[INDEX["share_aux"]]
+    bus[INDEX["share_iqn"]] = bus[INDEX["iqn_ratio"]] * budget
+    bus[INDEX["share_c51"]] = budget - bus[INDEX["share_iqn"]]
+    pressure = passive_pressure(bus[INDEX["trade_attempt_rate_ema"]], bus[INDEX["trade_target_rate"]])
+    bus[INDEX["passive_pressure"]] = pressure
+    bus[_EPSILON] = cosine(clock[STEPS], config)
+    direction = bus[INDEX["epsilon.direction"]]
+    direction.copy_(torch.maximum(direction, config.passive_epsilon * pressure))
+    bus[_TAU_FLOOR] = TAU_FLOOR
+    bus[INDEX["tau_floor.direction"]] = (config.tau_reference * bus[INDEX["q_dir_abs_ref"]]).clamp(min=TAU_FLOOR)
+    bus[_BONUS] = config.count_bonus * bus[controls.branch_of] / (controls.sizes * bus[_SHARES].clamp(min=SHARE_FLOOR)).sqrt()
+
+
+def passive_pressure(attempt_rate: torch.Tensor, target_rate: torch.Tensor) -> torch.Tensor:
+    """clip(1 - rate / max(target, 0.0001), 0, 1): 0 when flat lanes try to trade as often as they did, 1 when they never do (E9)."""
+    return (1 - attempt_rate / target_rate.clamp(min=TARGET_RATE_FLOOR)).clamp(0, 1)
+
+
+def cosine(step: torch.Tensor, config: ControlConfig) -> torch.Tensor:
+    """float32[]: exploration at a step, from `epsilon_start` to the floor over `epsilon_steps` along half a cosine (E11)."""
+    done = (step.to(torch.float32) / config.epsilon_steps).clamp(max=1)
+    return EPSILON_FLOOR + (config.epsilon_start - EPSILON_FLOOR) * 0.5 * (1 + torch.cos(math.pi * done))
+
+
+def health_components(bus: torch.Tensor) -> torch.Tensor:
+    """float32[7], each in [0, 1], in the order of `COMPONENTS`; total: any finite bus gives numbers. The formulas: docs/controllers.md.
+
+    Where a denominator is 0 the part is 0 if the numerator alone should have been there (no values, no gradient: not well), and 1 where
+    an error is what is missing.
+    """
+    at = lambda name: bus[INDEX[name]]  # noqa: E731
+    gap, scale = at("q_range.direction").clamp(min=0), at("q_dir_abs_ref").clamp(min=0)
+    varies = (at("grad_log_square") - at("grad_log").square()).clamp(min=0)
+    fast, slow = at("loss"), at("loss_slow")
+    error, sigma = at("td_abs"), bus[_Q_SIGMA].mean()
+    parts = (
+        _ratio(gap, gap + scale),
+        torch.where(at("grad_norm") > 0, 1 / (1 + varies), 0.0),
+        torch.where(fast <= slow, 1.0, _ratio(slow, fast)),
+        torch.where(error > 0, _ratio(sigma, error), 1.0),
+        _entropy(bus[_DIRECTIONS]) / math.log(BRANCH_SIZES[0]),
+        (_entropy(bus[_EXPERTS.start : _EXPERTS.stop - 1]).exp() - 1) / (EXPERTS - 1),
+        1 - at("spectral_gap"),
+    )
+    return torch.stack(parts).clamp(0, 1)
+
+
+def spectral_gap(features: torch.Tensor, rounds: int = 8) -> torch.Tensor:
+    """float32[]: 1 - second over first eigenvalue of the covariance of features[batch, width], in [0, 1]; 1 where they do not vary.
+
+    Subspace iteration of two vectors (Golub and Van Loan, section 8.2), from two fixed starts, `rounds` times: when the eigenvalues lie
+    so close that eight rounds do not part them, the gap is near 0 either way. Equal inputs give equal results.
+    """
+    centred = (features - features.mean(dim=0)).float()
+    width = centred.shape[1]
+    place = torch.arange(width, dtype=torch.float32, device=centred.device)
+    # Cosines of two frequencies: no eigenvector of a real network is orthogonal to both.
+    one, two = torch.cos(place + 0.5), torch.cos(2.3 * place + 1.0)
+    first = second = torch.zeros((), device=centred.device)
+    for _ in range(rounds):
+        one = _unit(one)
+        for _ in range(2):  # once leaves what rounding put along the first, when there is no second
+            two = _unit(two - (two @ one) * one)
+        one, two = centred.T @ (centred @ one), centred.T @ (centred @ two)
+        first, second = one.norm(), two.norm()
+    return (1 - _ratio(torch.minimum(first, second), torch.maximum(first, second))).clamp(0, 1)
+
+
+def _unit(vector: torch.Tensor) -> torch.Tensor:
+    length = vector.norm()
+    return torch.where(length > 0, vector / length, 0.0)
+
+
+def _ratio(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+    """part / whole, 0 where whole is not above 0."""
+    return torch.where(whole > 0, part / torch.where(whole > 0, whole, 1.0), 0.0)
+
+
+def _entropy(shares: torch.Tensor) -> torch.Tensor:
+    """In nats, of shares that are normalised here; 0 for shares that sum to 0."""
+    p = _ratio(shares.clamp(min=0), shares.clamp(min=0).sum())
+    return -(p * p.clamp(min=1e-30).log()).sum()
+
+
+def _weight(seen: torch.Tensor, least: float) -> torch.Tensor:
+    """float32[]: 1 / (values seen + 1), never below `least`: a plain mean at first, an EMA from then on."""
+    return (1 / (seen.to(torch.float32) + 1)).clamp(min=least)
+
+
+def _move(slots: torch.Tensor, values: torch.Tensor, weight: torch.Tensor) -> None:
+    """Move slots towards values in place; a value that is not finite moves nothing."""
+    slots.lerp_(torch.where(torch.isfinite(values), values, slots), weight)
+
+
+assert set(WEIGHTS) == set(COMPONENTS) and sum(weight for weight, _ in WEIGHTS.values()) == 100
+assert BRANCH_FIRST[0] == 0 and len(BRANCH_CHOICES) == CHOICES
