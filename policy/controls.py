@@ -10,12 +10,13 @@ from policy.heads import BRANCH_SIZES, CHOICES
 
 
 class SelectControls(NamedTuple):
-    """How the next picks explore. Evaluation and replay read `tau_floor`, `contrarian` alone."""
+    """How the next picks explore. Evaluation and replay read neither `epsilon` nor `bonus`."""
 
     epsilon: torch.Tensor  # float32[4]: per branch, probability of a uniform choice instead of the selector's
     tau_floor: torch.Tensor  # float32[4]: per branch, least Boltzmann temperature, in units of value
     bonus: torch.Tensor  # float32[13]: count bonus added to each choice's value; zeros: none
     contrarian: torch.Tensor  # float32[]: +1, or -1 to turn the sign of every direction's value
+    conviction_scale: torch.Tensor | float = 1.0  # float32[]: advantage of the best direction over the mean one that is full conviction
 
 
 class LearnControls(NamedTuple):
@@ -33,12 +34,18 @@ class LearnControls(NamedTuple):
     beta: torch.Tensor  # exponent of the importance weights
 
 
-def select_controls(device: str = "cpu", epsilon: float = 0.0) -> SelectControls:
-    """No exploration but `epsilon`, a temperature floor of 0.01 (seed E8) on each branch."""
-    fill = lambda n, value: torch.full((n,), value, dtype=torch.float32, device=device)  # noqa: E731
-    return SelectControls(
-        fill(len(BRANCH_SIZES), epsilon), fill(len(BRANCH_SIZES), 0.01), fill(CHOICES, 0.0), torch.ones((), device=device)
-    )  # fmt: skip
+TAU_FLOOR = 0.01
+"""Least Boltzmann temperature (seed E8): well below a range of values that means anything, and not zero, for it divides."""
+
+
+def select_controls(device: str = "cpu", epsilon: float = 0.0, conviction_scale: float = 1.0) -> SelectControls:
+    """Tensors of their own: no exploration but `epsilon`, the floor `TAU_FLOOR` on each branch, values as they are."""
+
+    def fill(value: float, *shape: int) -> torch.Tensor:
+        return torch.full(shape, value, dtype=torch.float32, device=device)
+
+    branches = len(BRANCH_SIZES)
+    return SelectControls(fill(epsilon, branches), fill(TAU_FLOOR, branches), fill(0.0, CHOICES), fill(1.0), fill(conviction_scale))
 
 
 def learn_controls(device: str = "cpu", **values: float) -> LearnControls:

@@ -18,9 +18,9 @@ from lob.actions import encode_action
 from lob.errors import ForeignCheckpoint
 from lob.layout import STATE_DIM
 from lob.picks import Picks
-from lob.units import PPM
 from policy.heads import BRANCHES
 from policy.protocol import constant_picks
+from policy.select import to_ppm
 from policy.tables import DIAG, NO_VALUES
 
 BATCH = 64
@@ -132,10 +132,10 @@ class NetworkPolicy:
         if not bool(torch.isfinite(q_range + sigma).all()):
             raise ForeignCheckpoint(f"the network's values are not finite at step {step}: the checkpoint is damaged; make it anew")
         self._picks.action.copy_(action)
-        self._picks.conviction_ppm.copy_(_ppm(conviction))
-        self._picks.variance_scale_ppm.copy_(_ppm(variance_scale))
+        self._picks.conviction_ppm.copy_(to_ppm(conviction))
+        self._picks.variance_scale_ppm.copy_(to_ppm(variance_scale))
         names = [column.name for column in DIAG if column.nullable]
-        self._diagnostics = dict(zip(names, (int(_ppm(values).sum()) for values in (q_range, sigma)), strict=True))
+        self._diagnostics = dict(zip(names, (int(to_ppm(values).sum()) for values in (q_range, sigma)), strict=True))
         return self._picks
 
     def diagnostics(self) -> dict[str, int | None]:
@@ -154,10 +154,6 @@ def greedy(probabilities: dict[str, torch.Tensor], support: torch.Tensor, convic
     variance = (picked * (support - best.unsqueeze(1)) ** 2).sum(dim=1)
     sigma = variance.sqrt()
     return encode_action.py_func(*codes), conviction, 1 / (1 + sigma), best - direction.min(dim=1).values, sigma
-
-
-def _ppm(values: torch.Tensor) -> torch.Tensor:
-    return (values.double() * PPM).round().long()
 
 
 def _linear(inputs: int, outputs: int, device: str) -> nn.Linear:

@@ -285,8 +285,8 @@ def test_what_is_no_checkpoint_is_not_found_or_refused(checkpoint, tmp_path):
 
 
 def test_what_a_network_says_is_quantised_to_the_nearest_millionth_halves_to_even():
-    from policy.network import _ppm
+    from policy.select import to_ppm
 
     values = torch.tensor([0.5, 1.5, 2.5, 0.4, 0.6], dtype=torch.float64) / 1_000_000
-    assert _ppm(values).tolist() == [0, 2, 2, 0, 1]
-    assert _ppm(torch.tensor([0.0, 1.0, 0.145305])).tolist() == [0, 1_000_000, 145_305]
+    assert to_ppm(values).tolist() == [0, 2, 2, 0, 1]
+    assert to_ppm(torch.tensor([0.0, 1.0, 0.145305])).tolist() == [0, 1_000_000, 145_305]
