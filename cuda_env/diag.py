@@ -221,7 +221,7 @@ def carry(sums):
     sums.merged[BINS + CHECKSUM] &= MASK63
 
 
-@kernel_cpu
+@scalar
 def spread(merged, counts):
     """Spread the bins over the counted columns, in the order of `_COUNTS`."""
     counts[:] = 0
@@ -246,17 +246,25 @@ def spread(merged, counts):
     counts[30] = merged[END_BIN]
 
 
+@kernel_cpu
+def spread_steps(merged, counts):
+    """`spread` of each step: int64[K, MERGED] to int64[K, len(_COUNTS)]."""
+    for step in range(merged.shape[0]):
+        spread(merged[step], counts[step])
+
+
 NAMES = tuple(column.name for column in DIAG)
 
 
-def diag_values(merged: np.ndarray, moved: np.ndarray, cumulated: np.ndarray) -> list[int]:
-    """The values of DIAG after its first four columns."""
-    counts = np.empty(len(_COUNTS), np.int64)
-    spread(merged, counts)
-    cash, _, _, _, _, equity, long_lots, short_lots, check = merged[BINS:].tolist()
-    realized, fees, orders, fills, trades, reward = moved.tolist()
-    realized_cum, fees_cum, _, _, trades_cum, _ = cumulated.tolist()
-    return [
-        *counts.tolist(), orders, fills, trades, realized, fees, equity, equity - cash, reward, long_lots, short_lots, check,
-        realized_cum, fees_cum, trades_cum,
-    ]  # fmt: skip
+def diag_values(merged: np.ndarray, moved: np.ndarray, cumulated: np.ndarray) -> np.ndarray:
+    """int64[K, len(DIAG) - 4]: the values of DIAG after its first four columns, of K steps, from their sums, int64[K, ...] each."""
+    counts = np.empty((len(merged), len(_COUNTS)), np.int64)
+    spread_steps(merged, counts)
+    cash, _, _, _, _, equity, long_lots, short_lots, check = merged[:, BINS:].T
+    realized, fees, orders, fills, trades, reward = moved.T
+    realized_cum, fees_cum, _, _, trades_cum, _ = cumulated.T
+    amounts = (
+        orders, fills, trades, realized, fees, equity, equity - cash, reward, long_lots, short_lots, check, realized_cum, fees_cum,
+        trades_cum,
+    )  # fmt: skip
+    return np.column_stack([counts, *amounts])

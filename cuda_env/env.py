@@ -206,7 +206,7 @@ class Env:
         row = cursor if status == s.DRAINED else cursor - 1
         values = [self.phase, clock - 1, int(self.schedule.ts_observed_ns[row]), int(self.schedule.ts_decided_ns[row])]
         sums = self.world.sums
-        values += g.diag_values(*(tensor.cpu().numpy() for tensor in (sums.merged, sums.moved, sums.cumulated)))
+        values += g.diag_values(*(tensor.cpu().numpy()[None] for tensor in (sums.merged, sums.moved, sums.cumulated)))[0].tolist()
         return dict(zip(g.NAMES, values, strict=True))
 
     def rows(self, table: str) -> dict[str, np.ndarray]:
@@ -216,12 +216,10 @@ class Env:
         self.check()
         out = self._runner.fetch()
         if table == "steps":
-            return r.step_rows(out.steps, self.lanes, self.phase, self.tape, self.schedule, self.config.reward_scale_usd_micros)
-        if table == "orders":
-            return r.order_rows(out, self.phase)
-        if table == "fills":
-            return r.fill_rows(out, self.phase, self.tape)
-        return r.trade_rows(out, self.phase)
+            steps = out.steps[:, : self.lanes]
+            return r.step_rows(steps, self.lanes, self.phase, self.tape, self.schedule, self.config.reward_scale_usd_micros)
+        stored = r.packed(getattr(out, table), out.counts[r.PACKED[table][2]])
+        return r.packed_rows(table, stored, self.phase, self.tape)
 
     def _refuse(self) -> None:
         """Raise for the first lane with a fault."""

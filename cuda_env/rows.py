@@ -19,12 +19,14 @@ def _typed(table: Table, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]
 def step_rows(
     steps: np.ndarray, lanes: int, phase: int, tape: Tape, schedule: Schedule, reward_scale_usd_micros: int
 ) -> dict[str, np.ndarray]:
-    """`steps` of one step, lane by lane. Whitening and shaping are the learner's: until it overwrites them they equal scaled and raw."""
-    values = {name: steps[i, :lanes] for i, name in enumerate(a.STEP_SLOTS)}
+    """`steps` of int64[len(STEP_SLOTS), T * lanes], step by step, lane by lane. Whitening and shaping are the learner's: until it
+    overwrites them they equal scaled and raw.
+    """
+    values = dict(zip(a.STEP_SLOTS, steps, strict=True))
     row, drained = values["cursor"], values["is_drain"] != 0
     marked = np.where(drained, schedule.fill_event[row], schedule.mark_event[np.minimum(row + 1, schedule.decisions)])
-    values["phase"] = np.full(lanes, phase)
-    values["lane"] = np.arange(lanes)
+    values["phase"] = np.full(len(row), phase)
+    values["lane"] = np.tile(np.arange(lanes), len(row) // lanes)
     values["ts_observed_ns"] = schedule.ts_observed_ns[row]
     values["ts_decided_ns"] = schedule.ts_decided_ns[row]
     for kind in ("picked", "actual"):
@@ -44,35 +46,33 @@ def step_rows(
     return _typed(STEPS, values)
 
 
-def _compact(stored: np.ndarray, counts: np.ndarray, slots: tuple[str, ...], phase: int) -> dict[str, np.ndarray]:
-    """Rows of (lane, slot) order from int64[lanes, slots, columns] and the number of rows that each lane wrote."""
+def packed(stored: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """int64[rows, columns + 1] in (lane, slot) order, the lane in the last column, from int64[lanes, slots, columns] and the number of rows
+    that each lane wrote.
+    """
     lanes, slot_count, _ = stored.shape
     written = np.flatnonzero(counts[:lanes])
     at_most = int(counts[written].max(initial=0))
     used = np.arange(min(at_most, slot_count)) < counts[written, None]
-    rows = stored[written, : used.shape[1]][used]
-    values = {name: rows[:, i] for i, name in enumerate(slots)}
-    values["lane"] = np.repeat(written, counts[written])
-    values["phase"] = np.full(len(rows), phase)
-    return values
+    return np.column_stack([stored[written, : used.shape[1]][used], np.repeat(written, counts[written])])
 
 
-def order_rows(out: a.Out, phase: int) -> dict[str, np.ndarray]:
-    """`orders` of the last step."""
-    values = _compact(out.orders, out.counts[a.ORDERS_WRITTEN], a.ORDER_SLOTS, phase)
-    none = np.zeros(len(values["lane"]), np.int64)
-    values["limit_ticks"] = np.ma.masked_array(none, mask=True)  # every order is a market order so far
-    return _typed(ORDERS, values)
+PACKED = {
+    "orders": (ORDERS, a.ORDER_SLOTS, a.ORDERS_WRITTEN),
+    "fills": (FILLS, a.FILL_SLOTS, a.FILLS_WRITTEN),
+    "trades": (TRADES, a.TRADE_SLOTS, a.TRADES_WRITTEN),
+}
+"""Tables of any number of rows a step: declaration, what kernels store of a row, and their row of `Out.counts`."""
 
 
-def fill_rows(out: a.Out, phase: int, tape: Tape) -> dict[str, np.ndarray]:
-    """`fills` of the last step."""
-    values = _compact(out.fills, out.counts[a.FILLS_WRITTEN], a.FILL_SLOTS, phase)
-    values["market_source"] = tape.source[values["market_event"]]
-    values["market_row"] = tape.row[values["market_event"]]
-    return _typed(FILLS, values)
-
-
-def trade_rows(out: a.Out, phase: int) -> dict[str, np.ndarray]:
-    """`trades` of the last step."""
-    return _typed(TRADES, _compact(out.trades, out.counts[a.TRADES_WRITTEN], a.TRADE_SLOTS, phase))
+def packed_rows(table: str, stored: np.ndarray, phase: int, tape: Tape) -> dict[str, np.ndarray]:
+    """Rows of `orders`, `fills` or `trades`, from `packed`."""
+    declared, slots, _ = PACKED[table]
+    values = dict(zip((*slots, "lane"), stored.T, strict=True))
+    values["phase"] = np.full(len(stored), phase)
+    if table == "orders":
+        values["limit_ticks"] = np.ma.masked_array(np.zeros(len(stored), np.int64), mask=True)  # every order is a market order so far
+    elif table == "fills":
+        values["market_source"] = tape.source[values["market_event"]]
+        values["market_row"] = tape.row[values["market_event"]]
+    return _typed(declared, values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -35,25 +36,24 @@ class CudaRunner:
         self.picks = Picks(*(torch.zeros(lanes, dtype=torch.int32, device=device) for _ in range(4)))
         with torch.cuda.device(device):
             self.stream = torch.cuda.Stream()
-            numba_stream = cuda().external_stream(self.stream.cuda_stream)
             # Everything that built the tensors has to be done before kernels on another stream read them.
             torch.cuda.synchronize()
             w, picks = as_device(world), as_device(self.picks)
             per_lane, per_warp = -(-lanes // k.THREADS), -(-lanes * k.WARP // k.THREADS)
 
-            def launcher(kernel, blocks, *arguments, threads=k.THREADS):
-                # Specialised on these arguments: compiled now, and no look-up of types at a launch.
-                configured = kernel.specialize(*arguments)[blocks, threads, numba_stream]
-                return lambda: configured(*arguments)
+            self._step = self.launcher(k.step, per_lane, picks, w)
+            self._drain = self.launcher(k.drain, per_lane, w)
+            self._observe = self.launcher(k.observe, per_warp, w)
+            self._keep_last = self.launcher(k.keep_last, per_warp, w)
+            self._count = self.launcher(k.count, world.sums.partials.shape[0], w, threads=CHUNK)
+            self._carry_on = self.launcher(k.carry_on, 1, w, threads=k.WARP)
 
-            self._step = launcher(k.step, per_lane, picks, w)
-            self._drain = launcher(k.drain, per_lane, w)
-            self._observe = launcher(k.observe, per_warp, w)
-            self._keep_last = launcher(k.keep_last, per_warp, w)
-            self._count = launcher(k.count, world.sums.partials.shape[0], w, threads=CHUNK)
-            self._carry_on = launcher(k.carry_on, 1, w, threads=k.WARP)
+    def launcher(self, kernel: Any, blocks: int, *arguments: Any, threads: int = k.THREADS) -> Callable[[], None]:
+        """A launch of the kernel on the stream, ready to be called: compiled now for these arguments, and no look-up of types later."""
+        configured = kernel.specialize(*arguments)[blocks, threads, cuda().external_stream(self.stream.cuda_stream)]
+        return lambda: configured(*arguments)
 
-    def _ordered(self, launch) -> None:
+    def ordered(self, launch) -> None:
         """Run launches on the own stream, in order with the caller's."""
         current = torch.cuda.current_stream(self.stream.device)
         if current == self.stream:
@@ -65,7 +65,7 @@ class CudaRunner:
         current.wait_stream(self.stream)
 
     def observe(self) -> None:
-        self._ordered(self._observe)
+        self.ordered(self._observe)
 
     def step(self, picks: Picks) -> bool:
         """Always False: see `faulty`."""
@@ -76,7 +76,7 @@ class CudaRunner:
             self._step()
             self._after()
 
-        self._ordered(launch)
+        self.ordered(launch)
         return False
 
     def drain(self) -> bool:
@@ -86,7 +86,7 @@ class CudaRunner:
             self._drain()
             self._after()
 
-        self._ordered(launch)
+        self.ordered(launch)
         return self.faulty()
 
     def _after(self) -> None:
