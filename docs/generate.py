@@ -20,7 +20,11 @@ Written by `python -m docs.generate` from the declarations (`cuda_env/tables.py`
   The last line covers the summary.
 - Readers take parts from the chain, then the committed journal: a file that the chain does not name is not part of the log.
 - `sim verify RUN` recomputes all of it; `--head HASH` tells a chain that was rewritten whole from the original. `sim seal RUN` closes a
-  broken-off run.
+  broken-off run where it stands: it is not resumed any more.
+- Training seals only behind its checkpoints, and makes the journal durable before each. A resumed run is rewound to the steps behind its
+  checkpoint: later rows, which it logs again, move to `abandoned/<n>/journal/`, and `abandoned/<n>/rewind.json` counts them. They are
+  no part of the run: chain, readers and SQL pass them over, `sim verify` and the columns `abandoned_steps` and `abandoned_rows` of `runs`
+  name them. Finished, it has the bytes of a run that never stopped, but for `timing` and `attempts`, which has a row for each start.
 
 In SQL (`sim sql --runs RUNS "select … from steps"`) every table has `run_id`; a coded column shows its names and keeps its codes as
 `<name>_code`; each `*_usd_micros` column is joined by `*_usd`, the same number as DECIMAL(18,6).

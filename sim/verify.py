@@ -7,6 +7,7 @@ row and column. Nothing here imports `cuda_env`: declared terms come from the ma
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ def verify(run_dir: str | Path, store: str | Path | None, head: str | None = Non
     says nothing against the run); damage in the log is a failed check, never an exception.
     """
     from store.catalog import check_store
+    from store.reopen import describe_abandoned
     from store.run_check import verify_chain
     from store.run_read import read_run
 
@@ -106,7 +108,8 @@ def verify(run_dir: str | Path, store: str | Path | None, head: str | None = Non
         checks += data_checks
     checks += check_build(run.manifest["identity"])
     verdict = verify_tables(run, market, Path(run_dir).name, tolerance_usd_micros, checks)
-    return Verdict(**{**verdict.__dict__, "head": read_run(run_dir).head})
+    files = read_run(run_dir)
+    return replace(verdict, head=files.head, abandoned=describe_abandoned(files.abandoned))
 
 
 def read_market(terms: RunTerms, store: str | Path) -> tuple[Market, list[Check]]:

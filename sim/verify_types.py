@@ -70,6 +70,8 @@ class Verdict:
     tolerance_usd_micros: int
     checks: tuple[Check, ...]
     head: str | None = None
+    abandoned: str = ""
+    """What resumes have set aside, in words: it is no part of the log and was not judged. Empty when nothing was."""
 
     @property
     def ok(self) -> bool:
@@ -109,6 +111,8 @@ def render(verdict: Verdict) -> str:
     passed = sum(check.status == OK for check in verdict.checks)
     lines.append(f"{counted(passed, 'check')} passed, {len(verdict.failed)} failed")
     lines.append(f"proof: {verdict.proof}")
+    if verdict.abandoned:
+        lines.append(f"abandoned: {verdict.abandoned}")
     lines.append("VERIFIED" if verdict.ok else "FALSIFIED")
     return "\n".join(lines)
 

@@ -30,12 +30,16 @@ COMMITS = "commits"
 
 
 class _Stream:
-    """A file that is only appended to, as Arrow's writer wants one: counts and checksums what passes through."""
+    """A file that is only appended to, as Arrow's writer wants one: counts and checksums what passes through.
 
-    def __init__(self, path: Path) -> None:
+    `length` of its bytes stay, what stands behind them goes.
+    """
+
+    def __init__(self, path: Path, length: int = 0) -> None:
         self.closed = False
-        self.handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
-        self.length = 0
+        self.handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        os.ftruncate(self.handle, length)
+        self.length = length
         self.checksum = 0
 
     def write(self, data: Any) -> int:
@@ -60,19 +64,33 @@ class _Stream:
             os.close(self.handle)
 
 
-class Journal:
-    """The writer of one segment's journal. Not safe for several threads. A commit that broke off midway is undone by the next one."""
+class _Continuation:
+    """Arrow's writer of a stream that has begun: batches alone, for the schema stands in it."""
 
-    def __init__(self, run_dir: Path, k: int, tables: Mapping[str, Table]) -> None:
+    def __init__(self, stream: _Stream) -> None:
+        self._stream = stream
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        self._stream.write(batch.serialize())
+
+
+class Journal:
+    """The writer of one segment's journal. Not safe for several threads. A commit that broke off midway is undone by the next one.
+
+    `kept`: go on with what stands there, up to the last commit of this part; without it the journal begins.
+    """
+
+    def __init__(self, run_dir: Path, k: int, tables: Mapping[str, Table], kept: "JournalPart | None" = None) -> None:
         self.folder = Path(run_dir) / JOURNAL / f"{k:08d}"
-        self.folder.mkdir(parents=True)
+        self.folder.mkdir(parents=True, exist_ok=kept is not None)
         self._schemas = {name: arrow_schema(table) for name, table in tables.items()}
-        self._streams: dict[str, _Stream] = {}
-        self._writers: dict[str, Any] = {}
-        self._commits = _Stream(self.folder / COMMITS)
+        lengths = kept.lengths if kept else {}
+        self._streams = {name: _Stream(self.folder / f"{name}.arrows", length) for name, length in lengths.items()}
+        self._writers: dict[str, Any] = {name: _Continuation(stream) for name, stream in self._streams.items()}
+        self._commits = _Stream(self.folder / COMMITS, kept.commits_length if kept else 0)
         # Bytes of each stream, and of `commits`, that count, and the `what` of the last commit: one attribute, so that an interrupt
         # finds both or neither.
-        self._committed: tuple[dict[str, int], object] = ({}, None)
+        self._committed: tuple[dict[str, int], object] = (lengths | {COMMITS: self._commits.length}, None)
         self._midway = False
 
     def commit(self, batches: Mapping[str, pa.RecordBatch], steps: int, step: int, what: object) -> None:
@@ -109,6 +127,10 @@ class Journal:
                 stream.close()
         self._commits.cut(lengths.get(COMMITS, 0))
 
+    def sync(self) -> None:
+        """Make what is committed durable: it then survives power loss too. Raises OSError."""
+        sync_journal(self.folder)
+
     def close(self) -> None:
         """Close the files. The streams get no end mark: the commits say where they end."""
         self._writers.clear()
@@ -130,6 +152,10 @@ class JournalPart:
     """What stands after the last valid commit, in words; empty when nothing does."""
     damage: tuple[tuple[str | None, int, str], ...]
     """(table or None for `commits`, byte, message) of bytes that were committed and no longer read back."""
+    lengths: dict[str, int]
+    """Bytes of each table's stream, if it has begun, up to the last valid commit."""
+    commits_length: int
+    """Bytes of `commits` up to there."""
 
 
 def journal_folders(run_dir: Path) -> dict[int, Path]:
@@ -137,6 +163,16 @@ def journal_folders(run_dir: Path) -> dict[int, Path]:
     root = Path(run_dir) / JOURNAL
     names = sorted(entry.name for entry in root.iterdir() if entry.name.isdigit()) if root.is_dir() else []
     return {int(name): root / name for name in names}
+
+
+def sync_journal(folder: Path) -> None:
+    """fsync a journal folder's files, its names, and its own name."""
+    for path in (*folder.iterdir(), folder, folder.parent):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _parse_commit(line: bytes) -> dict[str, Any] | None:
@@ -162,11 +198,11 @@ def _map(path: Path) -> memoryview:
         return memoryview(b"")
 
 
-def read_journal(folder: Path, tables: Mapping[str, Table], check: bool = True) -> JournalPart:
+def read_journal(folder: Path, tables: Mapping[str, Table], check: bool = True, until: int | None = None) -> JournalPart:
     """The committed rows of one journal folder, cut back to its last valid commit; nothing is modified.
 
-    `check=False` skips the payload's checksums: for the writer, which wrote them a moment ago. Raises FileNotFoundError when the folder
-    has gone.
+    `until`: cut back to the first commit that reaches so many steps of the run, or to the last one before them. `check=False` skips the
+    payload's checksums: for the writer, which wrote them a moment ago. Raises FileNotFoundError when the folder has gone.
     """
     try:
         text = (folder / COMMITS).read_bytes()
@@ -185,6 +221,8 @@ def read_journal(folder: Path, tables: Mapping[str, Table], check: bool = True) 
         record = _parse_commit(line)
         if record is None:
             damage.append((None, read, f"commit {number} of {len(lines)} does not match its own checksum"))
+            break
+        if until is not None and (steps == until or record["steps"] > until):
             break
         damage += _payload_damage(record["tables"], content, ends, number, check)
         if damage:
@@ -206,7 +244,8 @@ def read_journal(folder: Path, tables: Mapping[str, Table], check: bool = True) 
             damage.append((name, 0, f"its checksums hold, but it cannot be read ({first_line(error)})"))
             steps, step, rows = -1, -1, {}
             break
-    return JournalPart(int(folder.name), folder, steps, step, rows, ", ".join(tail), tuple(damage))
+    lengths = {name: end for name, end in ends.items() if end}
+    return JournalPart(int(folder.name), folder, steps, step, rows, ", ".join(tail), tuple(damage), lengths, read)
 
 
 def _payload_damage(

@@ -17,11 +17,11 @@ from lob.errors import DamagedLog, NotFound, first_line
 from lob.tables import Table
 from store.chain import CHAIN, Chain, read_chain, read_unhashed
 from store.journal import JOURNAL, JournalPart, journal_folders, read_journal
-from store.manifest import declared_tables, read_manifest, replace_file
+from store.manifest import declared_tables, read_manifest
+from store.reopen import ABANDONED, Abandoned, complete_rewind, mend_chain, mend_unhashed, read_abandoned
 from store.runlog import end_chain, lock_run, note_end, seal_journal
 from store.segments import arrow_schema, part_path
 
-ABANDONED = "abandoned"
 _TRIES = 5
 
 
@@ -31,7 +31,7 @@ class RunFiles:
 
     `parts[name]` are a table's sealed files in order, `journal[name]` its committed rows after them (no row: an empty table of the declared
     schema). Only the tables that the run's level keeps have rows. `steps` are the run's steps so far, `sealed_steps` those in segments.
-    `state` is the end state, or `unfinished`; `ends` says in words where the log ends and why.
+    `state` is the end state, or `unfinished`; `ends` says in words where the log ends and why. `abandoned` is what resumes have set aside.
     """
 
     run_dir: Path
@@ -44,6 +44,7 @@ class RunFiles:
     steps: int
     state: str
     ends: str
+    abandoned: tuple[Abandoned, ...] = ()
 
 
 def read_run(run_dir: Path | str) -> RunFiles:
@@ -80,7 +81,8 @@ def read_run(run_dir: Path | str) -> RunFiles:
     }
     steps = max([chain.steps, *(part.steps for part in journals)])
     state = chain.end["state"] if chain.end else "unfinished"
-    return RunFiles(run_dir, manifest, tables, parts, rows, chain.head, chain.steps, steps, state, describe_end(chain, journals, steps))
+    ends = describe_end(chain, journals, steps)
+    return RunFiles(run_dir, manifest, tables, parts, rows, chain.head, chain.steps, steps, state, ends, read_abandoned(run_dir))
 
 
 def read_table(run: RunFiles, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -153,21 +155,16 @@ def seal(run_dir: Path | str) -> str:
     tables = declared_tables(manifest)
     lock = lock_run(run_dir)
     try:
-        chain = _chain(run_dir)
+        chain = mend_chain(run_dir, "the run cannot be sealed")
+        if chain.end is None:
+            complete_rewind(run_dir, chain, tables, manifest["log"]["segment_steps"])
         folders = journal_folders(run_dir)
-        if chain.fault:
-            if chain.end is not None or chain.sealed + 1 not in folders:
-                raise DamagedLog(
-                    f"{run_dir / CHAIN}: {chain.fault}; the run cannot be sealed, `sim verify {run_dir}` says what was changed"
-                )
-            # The line being written when the power went: its segment is still in the journal, and is sealed anew.
-            replace_file(run_dir / CHAIN, (run_dir / CHAIN).read_bytes()[: chain.length])
-            chain = _chain(run_dir)
         if chain.end is not None:
             if manifest["head"] != chain.head:
                 note_end(run_dir, manifest, chain.head, chain.end)
             _drop_journals(run_dir, folders, len(folders) + chain.sealed)
             return chain.head
+        mend_unhashed(run_dir)
         head, first, k = chain.head, chain.steps, chain.sealed
         for part in living_journals(run_dir, chain, tables):
             if part.steps > first or part.tables:

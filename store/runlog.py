@@ -3,7 +3,8 @@ sampled.
 
 Rows of a step are appended in key order, `end_step` closes the step, a flush (by rows or by the clock, at the end of a step) commits it
 to the journal, and every `segment_steps` steps the journal is sealed in the background: see `store.journal`, `store.segments`,
-`store.chain`. When sealing is slower than the run, `end_step` waits and `waited_s` counts; nothing is dropped.
+`store.chain`. When sealing is slower than the run, `end_step` waits and `waited_s` counts; nothing is dropped. A run that was broken off
+goes on from a checkpoint by `resume`: see `store.reopen`.
 """
 
 import fcntl
@@ -22,8 +23,9 @@ from lob.errors import BadInput, TapeproofError
 from lob.tables import LEVELS, Table
 from store.buffers import RowBuffer
 from store.chain import CHAIN, append_line, append_link, append_unhashed, start_hash
-from store.journal import JOURNAL, Journal, read_journal
-from store.manifest import MANIFEST, new_manifest, pretty_json, replace_file, sync_folder
+from store.journal import JOURNAL, Journal, read_journal, sync_journal
+from store.manifest import MANIFEST, new_manifest, pretty_json, read_manifest, replace_file, sync_folder
+from store.reopen import Place, check_same, reopen
 from store.segments import write_segment
 
 MAX_UNSEALED = 2
@@ -52,6 +54,11 @@ def lanes_kept(table: Table, level: str) -> int | None:
         return 0
     thinned = name == "sampled" and LEVELS[LEVELS.index("sampled") + 1] not in table.levels and "lane" in table.names
     return count if thinned else None
+
+
+def _kept(tables: Sequence[Table], level: str) -> dict[str, Table]:
+    """{name: table} of those of which a level keeps rows."""
+    return {table.name: table for table in tables if lanes_kept(table, level) != 0}
 
 
 def lock_run(run_dir: Path) -> int:
@@ -89,7 +96,7 @@ def note_end(run_dir: Path, manifest: Mapping[str, Any], head: str, end: Mapping
 
 
 class RunLog:
-    """One run's writer: `create`, then `append` and `end_step` for each step, then `finish` (or `close` when interrupted).
+    """One run's writer: `create` or `resume`, then `append` and `end_step` for each step, then `finish` (or `close` when interrupted).
 
     `waited_s` is how long the run waited for the sealer, `steps` how many steps have ended, `head` the chain's head so far.
     """
@@ -102,33 +109,41 @@ class RunLog:
         lock: int,
         flush_rows: int,
         flush_seconds: float,
-        seal_behind_checkpoints: bool,
+        checkpointed: int | None,
+        place: Place,
     ) -> None:
         level = manifest["log"]["level"]
         self.run_dir = run_dir
-        self.head = start_hash(manifest)
+        self.head = place.head
         self.waited_s = 0.0
         self._manifest = manifest
         self._segment_steps: int = manifest["log"]["segment_steps"]
         self._lanes = {table.name: lanes_kept(table, level) for table in tables}
-        self._tables = {table.name: table for table in tables if self._lanes[table.name] != 0}
+        self._tables = _kept(tables, level)
         self._buffers = {name: RowBuffer(table) for name, table in self._tables.items()}
         self._lock = lock
         self._flush_rows = flush_rows
         self._flush_seconds = flush_seconds
-        self._checkpointed = 0 if seal_behind_checkpoints else None
-        self._mark = (0, -1, dict.fromkeys(self._tables, 0))  # steps that ended, number of the last, rows of each buffer that are theirs
-        self._committed = 0
+        self._resumable = checkpointed is not None
+        self._checkpointed = checkpointed  # steps behind the last checkpoint; None: sealing waits for none
+        self._mark = (
+            place.steps,
+            place.step,
+            dict.fromkeys(self._tables, 0),
+        )  # steps ended, number of the last, rows of each that are theirs
+        self._committed = place.steps
         self._last_flush = time.monotonic()
-        self._k = 1
-        self._segment_end = self._segment_steps
-        self._journal = Journal(run_dir, 1, self._tables)
-        self._held: deque[tuple[int, int, int]] = deque()  # (k, first step, end) of full segments that wait for a checkpoint
+        self._k = place.k
+        self._segment_end = place.first + self._segment_steps
+        self._complete = place.complete
+        self._journal = Journal(run_dir, place.k, self._tables, place.part)
+        self._held = deque(place.held)  # (k, first step, end) of full segments that wait for a checkpoint
         self._sealing: deque[Future[str]] = deque()
         self._sealer = ThreadPoolExecutor(1, thread_name_prefix="seal")
         self._seal_failed = False
         self._fault: BaseException | None = None
         self._open = True
+        self._seal_ready()
 
     @classmethod
     def create(
@@ -169,9 +184,48 @@ class RunLog:
             replace_file(run_dir / MANIFEST, pretty_json(manifest))
             append_line(run_dir / CHAIN, {"k": 0, "hash": head})
             sync_folder(run_dir)
-            return cls(run_dir, manifest, tables, lock, flush_rows, flush_seconds, seal_behind_checkpoints)
+            checkpointed = 0 if seal_behind_checkpoints else None
+            return cls(run_dir, manifest, tables, lock, flush_rows, flush_seconds, checkpointed, Place(0, -1, head, (), 1, 0))
         except OSError as error:
             raise BadInput(f"{run_dir}: the run cannot be written there ({error.strerror}); choose another folder or free space") from None
+
+    @classmethod
+    def resume(
+        cls,
+        run_dir: Path | str,
+        steps: int,
+        *,
+        identity: Mapping[str, Any],
+        tables: Sequence[Table],
+        head: str | None = None,
+        flush_rows: int = 262_144,
+        flush_seconds: float = 1.0,
+    ) -> "RunLog":
+        """Go on with a run that was broken off, from a durable checkpoint that was taken after its first `steps` steps (0: from its start).
+
+        The log is rewound to exactly there (`store.reopen`); finished, it has the bytes of a run that never stopped, but for tables outside
+        every hash. What the run has sealed stays; more is sealed behind `checkpointed`. `identity` and `tables` are those of the run as it
+        would be started now, `head` is the chain's head at the checkpoint. Killed at any moment, it can be repeated.
+
+        Raises NotFound; BadInput: another process writes the run, it has ended, something of its identity differs (the first field is
+        named), the disk refuses; DamagedLog: the log does not hold those steps, or holds more of them sealed.
+        """
+        run_dir = Path(run_dir)
+        manifest = read_manifest(run_dir)
+        check_same(run_dir, manifest, identity, tables)
+        lock = -1
+        try:
+            lock = lock_run(run_dir)
+            place = reopen(run_dir, manifest, _kept(tables, manifest["log"]["level"]), steps, head)
+            return cls(run_dir, manifest, tables, lock, flush_rows, flush_seconds, steps, place)
+        except BaseException as error:
+            if lock >= 0:
+                os.close(lock)
+            if isinstance(error, OSError):
+                where = error.filename or run_dir
+                remedy = "free space or make it writable, then resume again; nothing is lost"
+                raise BadInput(f"{where}: the run cannot be resumed ({error.strerror}): {remedy}") from None
+            raise
 
     @property
     def steps(self) -> int:
@@ -212,7 +266,7 @@ class RunLog:
         buffer = self._buffers.get(table)
         if buffer is None and table not in self._lanes:
             raise ValueError(f"table {table} is not declared; declared are {', '.join(self._lanes)}")
-        return buffer
+        return None if self._complete else buffer
 
     def end_step(self, step: int, steps: int = 1) -> None:
         """Close a step, or a block of `steps` steps that ends with number `step` (rows are then cut at a segment's border by their `step`).
@@ -221,6 +275,8 @@ class RunLog:
         any moment loses no step that had ended before: `close` commits it.
         """
         self._check_open()
+        if self._complete:
+            raise BadInput(f"{self.run_dir}: the run is sealed up to its end at step {self.steps}; close it with `sim seal {self.run_dir}`")
         if self.steps == self._segment_end:
             self._rotate()  # an interrupt came before it
         while steps:
@@ -258,6 +314,20 @@ class RunLog:
                 self._mark = (steps, step, dict.fromkeys(ended, 0))
         self._last_flush = time.monotonic()
 
+    def sync(self) -> None:
+        """Commit the ended steps and make them durable, before the checkpoint that they lead up to: they then survive power loss too.
+
+        Waits for the seals that are under way, so that `head` covers what the checkpoint before this one let seal. Raises BadInput.
+        """
+        self.commit()
+        self._wait(0)
+        try:
+            for k, _, _ in self._held:
+                sync_journal(self.run_dir / JOURNAL / f"{k:08d}")
+            self._journal.sync()
+        except OSError as error:
+            self._fail(error)
+
     def checkpointed(self, steps: int) -> None:
         """A checkpoint of the state after the run's first `steps` steps (`log.steps` when it was taken) is durable: seal what it covers."""
         if self._checkpointed is not None:
@@ -268,10 +338,12 @@ class RunLog:
         """Seal the rest, write the summary (strict JSON), then the chain's end line and the manifest's end. Returns the chain's head.
 
         Rows appended after the last `end_step` are kept: they belong to the run's end. Raises ValueError when the summary holds NaN or
-        infinity (nothing is sealed then).
+        infinity, or when a run that seals behind checkpoints has none of its last step (nothing is sealed then).
         """
         self._check_open()
         content = None if summary is None else pretty_json(summary)
+        if self._checkpointed is not None and self._checkpointed < self.steps:
+            raise ValueError(f"{self.steps} steps have ended and the last checkpoint was taken after {self._checkpointed}: take one first")
         self._checkpointed = None
         self._mark = (*self._mark[:2], {name: buffer.rows for name, buffer in self._buffers.items()})
         if self.steps > self._segment_end - self._segment_steps or any(self._ended.values()):
@@ -371,9 +443,10 @@ class RunLog:
 
     def _fail(self, error: OSError) -> None:
         """The disk refused: nothing more is written, what was committed stays."""
+        resume = f"go on with `sim train --resume {self.run_dir}` or " if self._resumable else ""
         fault: TapeproofError = BadInput(
             f"{error.filename or self.run_dir}: {error.strerror}; the run is committed up to step {self._committed} of {self.steps}: "
-            f"free space, then close it with `sim seal {self.run_dir}`"
+            f"free space, then {resume}close it with `sim seal {self.run_dir}`"
         )
         self._fault = fault
         raise fault from None

@@ -150,6 +150,8 @@ def _run_views(connection: "duckdb.DuckDBPyConnection", runs: list[RunFiles]) ->
             "level": str(run.manifest["log"]["level"]),
             "head": run.head,
             "ends": run.ends,
+            "abandoned_steps": sum(found.steps - found.kept_steps for found in run.abandoned),
+            "abandoned_rows": sum(sum(found.rows.values()) for found in run.abandoned),
         }
         for run in runs
     ]

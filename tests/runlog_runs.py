@@ -143,6 +143,7 @@ def write_run(
     options = {"segment_steps": 16, "flush_rows": 40, **options}
     with RunLog.create(run_dir, identity=IDENTITY, attributes=attributes, tables=TABLES, **options) as log:
         write_steps(log, seed, 0, steps, block, lanes, shuffle)
+        log.checkpointed(steps)
         return log.finish("finished", {"total_pnl_usd_micros": 12, "win_rate": None}) if finish else ""
 
 
