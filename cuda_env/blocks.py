@@ -93,13 +93,12 @@ class BlockLog:
             raise BadInput(f"a block of {steps} steps: at least one is needed")
         if odd := [column.name for column in extra if column.dtype not in ("int64", "float64", "float32")]:
             raise ValueError(f"column {odd[0]}: a value that is put is int64, float64 or float32")
-        self.env, self.steps = env, steps
+        self.env, self.steps, self.extra = env, steps, tuple(extra)
         self._has_diag = env.world.out.codes.shape[1] > 0
         if extra and not self._has_diag:
             raise ValueError(f"column {extra[0].name} has no row to stand in: diag is off in this environment")
-        self._ints = tuple(column for column in extra if column.dtype == "int64")
-        self._floats = tuple(column for column in extra if column.dtype != "int64")
-        shapes, one = (block_shapes(env.world.out, n, len(self._ints), len(self._floats), env.device.type) for n in (steps, 1))
+        ints = sum(column.dtype == "int64" for column in extra)
+        shapes, one = (block_shapes(env.world.out, n, ints, len(extra) - ints, env.device.type) for n in (steps, 1))
         self.bytes = _bytes(shapes)
         if self.bytes > budget_bytes:
             fit = steps - -(-(self.bytes - budget_bytes) * (steps - 1) // (self.bytes - _bytes(one))) if budget_bytes >= _bytes(one) else 0
@@ -174,10 +173,10 @@ class BlockLog:
         }
         values = g.diag_values(head[:, :MOVED], head[:, MOVED:CUMULATED], head[:, CUMULATED:PLACE])
         columns |= dict(zip(g.NAMES[len(columns) :], np.ascontiguousarray(values.T), strict=True))
-        for column, put in zip(self._ints, captured.ints.T, strict=True):
-            columns[column.name] = _with_nulls(put.copy(), put == NULL, column)
-        for column, put in zip(self._floats, captured.floats.T, strict=True):
-            columns[column.name] = _with_nulls(put.astype(column.dtype), np.isnan(put), column)
+        ints, floats = iter(captured.ints.T), iter(captured.floats.T)
+        for column in self.extra:
+            put = next(ints if column.dtype == "int64" else floats)
+            columns[column.name] = _with_nulls(put.astype(column.dtype), put == NULL if column.dtype == "int64" else np.isnan(put), column)
         return columns
 
 
