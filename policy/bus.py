@@ -1,188 +1,19 @@
-"""The signal bus: 127 named numbers on the device that say how learning stands. Everything that controllers remember lies in it.
+"""The signal bus on the device: 127 numbers that say how learning stands (`policy.signals` declares them). All that controllers remember
+lies in it.
 
 Selection and learning read their controls as views of it (`controls_of`), the network reads all of it as its second input, `diag` logs
-every slot in use. Every slot is declared once, here, with what it holds, who reads it and why its constants are what they are.
-
-Seed rows I8-I13. Four slots and a block of nine have the places that the seeds give them: 21, 71, 72, 117 and 118-126.
+every slot in use.
 """
 
 from __future__ import annotations
 
-import hashlib
-import math
 from typing import NamedTuple
 
 import torch
 
-from lob.actions import Direction, Magnitude, OrderKind, Urgency
-from lob.layout import BUS_SLOTS
 from policy.controls import LearnControls, SelectControls
-from policy.heads import BRANCH_FIRST, BRANCH_SIZES, BRANCHES, CHOICES
-
-EXPERTS = 8
-"""Experts of the mixture (G2): each has a utilisation slot."""
-
-FAST = 0.01
-"""Weight of the newest value in an EMA of the learner or of picks: a memory of a hundred updates, long against one batch's noise and short
-against a run of thousands. Until a hundred have been seen it is their plain mean, so no invented start can bias it."""
-
-SLOW = 0.001
-"""The same for the reference that a fast EMA is held against: ten times longer, so that the two can differ at all."""
-
-LABEL_SCALE_WEIGHT = 0.05
-"""Weight of the newest batch in the label scale (F11): twenty batches, for a label of a wrong scale must not be met for hundreds."""
-
-COMPONENTS = ("q_gap", "grad_stability", "loss_trend", "td_calibration", "entropy", "expert_use", "spectral_gap_norm")
-"""The seven parts of learning health, in the order of their slots."""
-
-BRANCH_CHOICES: tuple[str, ...] = tuple(
-    f"{branch}.{member.name.lower()}"
-    for branch, members in zip(BRANCHES, (Direction, Magnitude, OrderKind, Urgency), strict=True)
-    for member in members
-)
-"""The thirteen choices as `direction.short` ... `urgency.aggressive`."""
-
-
-class Slot(NamedTuple):
-    """One number of the bus. `weight`: that of the newest value in its EMA; 0: it is no EMA, and is written whole."""
-
-    name: str
-    reset: float
-    holds: str
-    read_by: str
-    reason: str
-    weight: float = 0.0
-
-
-def _declare() -> dict[int, Slot]:
-    slots: dict[int, Slot] = {}
-
-    def put(first: int, *rows: Slot) -> None:
-        for at, row in enumerate(rows, first):
-            if at in slots:
-                raise ValueError(f"bus slot {at} is declared twice")
-            slots[at] = row
-
-    health = "mean of its seven components, each weighted (policy.health)"
-    put(0, Slot("learning_health", 0.0, health, "most controllers; health_ppm of every pick", "unproven learning is sized as unhealthy"))
-    put(
-        1, *(Slot(f"health.{name}", 0.0, f"health component {name}", "learning_health", "nothing has been measured") for name in COMPONENTS)
-    )
-
-    def ema(name: str, holds: str, read_by: str, reset: float = 0.0, weight: float = FAST) -> Slot:
-        return Slot(name, reset, holds, read_by, "replaced whole by the first value seen", weight)
-
-    for first, name, holds, read_by in (
-        (8, "v_half", "half the width of the value support, in units of the reward that is stored", "the log"),
-        (12, "q_range", "best less worst expected value of a state's choices, mean over the batch", "health.q_gap, bonus"),
-        (16, "q_sigma", "standard deviation of the picked choice's value, mean over the batch", "health.td_calibration"),
-    ):
-        weight = 1.0 if name == "v_half" else FAST
-        put(first, *(ema(f"{name}.{branch}", f"{branch}: {holds}", read_by, weight=weight) for branch in BRANCHES))
-    put(
-        20,
-        ema("td_abs", "absolute TD error of expected values, mean over batch and branches", "health.td_calibration"),
-        ema("q_dir_abs_ref", "absolute expected value of a direction, mean over batch and directions (I9)", "health.q_gap, tau_floor"),
-        ema("spectral_gap", "1 - second over first eigenvalue of the features' covariance", "health.spectral_gap_norm"),
-        ema("loss", "total loss", "health.loss_trend"),
-        *(ema(f"loss.{name}", f"loss of {name}, before its share", "the log") for name in ("c51", "iqn", "cql", "aux", "balance")),
-        ema("grad_norm", "norm of the whole gradient before clipping", "health.grad_stability"),
-        ema("grad_log", "logarithm of that norm", "health.grad_stability"),
-        ema("grad_log_square", "square of that logarithm", "health.grad_stability"),
-        *(ema(f"grad.{name}", f"norm of the gradient of {name}, before its share", "the log") for name in ("c51", "iqn", "cql", "aux")),
-        ema("loss_slow", "total loss, remembered ten times longer", "health.loss_trend", weight=SLOW),
-    )
-
-    def control(name: str, reset: float, holds: str, read_by: str = "learner") -> Slot:
-        return Slot(name, reset, holds, read_by, "its base value is written by the first update of the controllers")
-
-    put(
-        40,
-        control("lr", 0.0, "learning rate"),
-        control("gamma", 0.0, "discount of one decision", "learner, reward potential"),
-        control("polyak", 0.0, "share of the online weights that the target takes over in one update"),
-        control("sarsa_ratio", 0.0, "expected SARSA: temperature over the state's value range"),
-        control("balance", 0.0, "weight of the experts' load-balance loss"),
-        control("beta", 0.0, "exponent of the importance weights", "learner, replay"),
-        control("share_cql", 0.0, "CQL's share of the gradient budget"),
-        control("share_aux", 0.0, "the auxiliary head's share of the gradient budget"),
-        control("iqn_ratio", 0.0, "IQN's part of what C51 and IQN share", "share_c51, share_iqn"),
-        control("share_c51", 0.0, "C51's share of the gradient budget"),
-        control("share_iqn", 0.0, "IQN's share of the gradient budget"),
-    )
-    put(
-        52,
-        *(
-            control(f"epsilon.{branch}", 1.0, f"{branch}: probability of a uniform choice", "selection, training only")
-            for branch in BRANCHES
-        ),
-    )
-    put(56, *(control(f"tau_floor.{branch}", 0.01, f"{branch}: least Boltzmann temperature", "selection") for branch in BRANCHES))
-    put(
-        60,
-        Slot("contrarian", 1.0, "-1 turns the sign of every direction's value (E21)", "selection", "nothing is turned unless asked for"),
-        Slot(
-            "passive_pressure",
-            0.0,
-            "clip(1 - trade_attempt_rate_ema / max(trade_target_rate, 0.0001), 0, 1) (E9)",
-            "epsilon.direction",
-            "none is measured",
-        ),
-        ema("explored_rate", "share of decisions where some branch was drawn uniformly", "the log"),
-    )
-    put(
-        71,
-        ema("trade_attempt_rate_ema", "of the lanes that were flat, the share that picked long or short (I10)", "passive_pressure"),
-        Slot(
-            "trade_target_rate",
-            0.0,
-            "trade_attempt_rate_ema as it stood at the stated step (I10)",
-            "passive_pressure",
-            "0 until it is frozen",
-        ),
-    )
-    uniform = [1 / size for size in BRANCH_SIZES for _ in range(size)]
-    even = "replaced whole by the first value seen; uniform until then, which gives no choice a bonus over another"
-    put(
-        73,
-        *(
-            Slot(f"pick_share.{name}", share, f"share of decisions that picked {name}", "health.entropy, bonus", even, FAST)
-            for name, share in zip(BRANCH_CHOICES, uniform, strict=True)
-        ),
-    )
-    put(
-        86,
-        *(
-            Slot(f"bonus.{name}", 0.0, f"count bonus of {name} (E25)", "selection, training only", "0 adds nothing")
-            for name in BRANCH_CHOICES
-        ),
-    )
-    gate = "the gate starts uniform"
-    use = "gate probability of expert {}, mean over the batch (I12)"
-    nothing = "1 divides by nothing; an EMA that starts at 0 divides by it (lesson 29)"
-    label = "absolute label of the auxiliary head, mean over the batch (F11)"
-    entropy = "entropy of the gate in nats, mean over the batch (I12)"
-    put(
-        117,
-        Slot("aux_label_scale", 1.0, label, "auxiliary loss, as a divisor", nothing, LABEL_SCALE_WEIGHT),
-        *(Slot(f"expert_use.{i}", 1 / EXPERTS, use.format(i), "health.expert_use", gate, FAST) for i in range(EXPERTS)),
-        Slot("gate_entropy", math.log(EXPERTS), entropy, "the log", f"{gate}: ln 8", FAST),
-    )
-    return slots
-
-
-_DECLARED = _declare()
-SLOTS: tuple[Slot, ...] = tuple(
-    _DECLARED.get(i, Slot(f"unused_{i:03d}", 0.0, "nothing yet", "nobody", "0 says nothing to the network")) for i in range(BUS_SLOTS)
-)
-"""All 127, in order."""
-
-NAMES: tuple[str, ...] = tuple(slot.name for slot in SLOTS)
-INDEX: dict[str, int] = {name: i for i, name in enumerate(NAMES)}
-"""name -> place on the bus."""
-
-IN_USE: tuple[int, ...] = tuple(sorted(_DECLARED))
-"""Places that something is written to; `diag` has a column `signal.<name>` for each."""
+from policy.heads import BRANCH_SIZES, CHOICES
+from policy.signals import BRANCH_CHOICES, INDEX, LABEL_SCALE_WEIGHT, SLOTS
 
 LABEL_SCALE_FLOOR = 1e-6
 """Least divisor of a label (F11): a batch whose labels are all zero must not divide by zero."""
@@ -193,6 +24,7 @@ class ControlState(NamedTuple):
 
     bus: torch.Tensor  # float32[127]
     clock: torch.Tensor  # int64[2]: environment steps and learner updates observed
+    picks: torch.Tensor  # int64[13]: how often each choice was picked
 
 
 STEPS, UPDATES = range(2)
@@ -200,13 +32,13 @@ STEPS, UPDATES = range(2)
 
 
 def control_state(device: str = "cpu") -> ControlState:
-    """A bus at its reset values, clocks at 0."""
+    """A bus at its reset values, clocks and counts at 0."""
     resets = torch.tensor([slot.reset for slot in SLOTS], dtype=torch.float32, device=device)
-    return ControlState(resets, torch.zeros(2, dtype=torch.int64, device=device))
+    return ControlState(resets, *(torch.zeros(size, dtype=torch.int64, device=device) for size in (2, CHOICES)))
 
 
 def reset_controls(state: ControlState) -> None:
-    """Put every slot and both clocks back, in place: the start of a fold (I14)."""
+    """Put every slot, clock and count back, in place: the start of a fold (I14)."""
     for held, fresh in zip(state, control_state(), strict=True):
         held.copy_(fresh)
 
@@ -223,6 +55,7 @@ def controls_of(bus: torch.Tensor) -> tuple[SelectControls, LearnControls]:
         tau_floor=block("tau_floor.direction", branches),
         bonus=block(f"bonus.{BRANCH_CHOICES[0]}", CHOICES),
         contrarian=bus[INDEX["contrarian"]],
+        conviction_scale=bus[INDEX["conviction_scale"]],
     )
     return select, LearnControls(**{name: bus[INDEX[name]] for name in LearnControls._fields})
 
@@ -242,14 +75,3 @@ def observe_labels(bus: torch.Tensor, label: torch.Tensor, valid: torch.Tensor) 
     scale = bus[INDEX["aux_label_scale"]]
     mean = torch.where(counted.any(), size.sum() / counted.sum().clamp(min=1), scale)
     scale.lerp_(mean, LABEL_SCALE_WEIGHT)
-
-
-def bus_fingerprint() -> str:
-    """64 hex digits over the slots' places, names and reset values; a checkpoint of another bus is refused by it."""
-    lines = (f"{i} {slot.name} {slot.reset.hex()}" for i, slot in enumerate(SLOTS))
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def first_choice(branch: int) -> slice:
-    """The places of a branch's choices among the thirteen."""
-    return slice(BRANCH_FIRST[branch], BRANCH_FIRST[branch] + BRANCH_SIZES[branch])

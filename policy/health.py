@@ -2,10 +2,11 @@
 
 Three functions, each in place on the bus and without a look at the host: `observe_step` takes in what an environment step's lanes picked,
 `observe_update` what an update of the learner measured, `update_controls` computes health and every control from the bus alone. Nothing
-is a schedule but the exploration's cosine: controls are outputs of what was measured (I7).
+is a schedule but exploration's cosine: controls are outputs of what was measured (I7).
 
 No control can lock itself shut (lessons 11-13): each stays within a band of its base value whose lower end is above zero, whatever health
-says, and no component of health is multiplied by a control.
+says, and no component of health is multiplied by a control. What a policy that stopped trading needs to try again grows the less it tries
+(`policy.explore`).
 """
 
 from __future__ import annotations
@@ -18,23 +19,16 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from lob.layout import OFFSET
 from lob.units import PPM
-from policy.bus import BRANCH_CHOICES, COMPONENTS, EXPERTS, FAST, INDEX, SLOTS, STEPS, UPDATES, ControlState, control_state
-from policy.heads import BRANCH_FIRST, BRANCH_SIZES, CHOICES
-
-EPSILON_FLOOR = 0.02
-"""Least share of uniform choices while training (E10): half a percent for each direction, so that no choice is ever wholly unseen."""
-
-TARGET_RATE_FLOOR = 1e-4
-"""Least target of the attempt rate (E9): the pressure must not divide by a target of zero."""
-
-TAU_FLOOR = 0.01
-"""Least Boltzmann temperature (E8), a hundredth of a unit of whitened reward: below it values differ by noise alone."""
+from policy.bus import STEPS, UPDATES, ControlState, control_state
+from policy.explore import SelectConfig, branch_epsilon, count_bonus, passive_pressure
+from policy.heads import BRANCH_SIZES, CHOICES
+from policy.signals import BRANCH_CHOICES, COMPONENTS, EXPERTS, FAST, INDEX, SLOTS
 
 NORM_FLOOR = 1e-6
 """Least gradient norm whose logarithm is taken: below it there is no gradient, and how far below says nothing."""
 
-SHARE_FLOOR = 1e-3
-"""Least share of picks that the count bonus divides by: a choice never made gets a large bonus and not an infinite one."""
+CONVICTION_FLOOR = 0.01
+"""Least scale of conviction (C11): before values have a size, an advantage of a hundredth of a whitened reward counts as full."""
 
 WEIGHTS = {
     "q_gap": (25, "values that no longer differ between choices are the collapse that this signal is there to sense"),
@@ -98,19 +92,11 @@ class ControlConfig(BaseModel):
     iqn_amplitude: float = Field(0.25, ge=0, lt=1)
     """base * (1 - a * (1 - grad_stability)): C51's gradient is bounded: it leads while the gradient is erratic. IQN never closes (F7)."""
 
-    epsilon_start: float = Field(0.5, ge=EPSILON_FLOOR, le=1)
-    """Share of uniform choices at the first step: half random, half policy."""
-    epsilon_steps: int = Field(1_000, ge=1, lt=2**31)
-    """Steps over which a cosine takes it down to the floor."""
-    passive_epsilon: float = Field(0.5, ge=0, le=1)
-    """E9: share of uniform directions when no flat lane tries to trade, half random and half policy; 0: no such floor."""
     target_step: int = Field(500, ge=1, lt=2**31)
     """Step at which the attempt rate becomes the target (I10): five memories of its EMA."""
 
     tau_reference: float = Field(1.0, ge=0, le=10)
-    """E8: the direction's temperature floor over q_dir_abs_ref; 0: the plain floor."""
-    count_bonus: float = Field(0.0, ge=0, le=10)
-    """E25: the single dial of the count bonus, over the branch's range of values; 0: none."""
+    """E8: the direction's temperature floor over q_dir_abs_ref; 0: the floor of `select` alone."""
 
     @model_validator(mode="after")
     def _in_bounds(self) -> ControlConfig:
@@ -163,12 +149,11 @@ class Controllers(NamedTuple):
     """The config as device tensors, made once: `update_controls` allocates nothing that depends on it."""
 
     config: ControlConfig
+    select: SelectConfig
     drives: torch.Tensor  # int64[9]: slot that drives each response
     offsets: torch.Tensor  # float32[9]
     slopes: torch.Tensor  # float32[9]
     health_weights: torch.Tensor  # float32[7], summing to 1
-    branch_of: torch.Tensor  # int64[13]: slot of the value range of each choice's branch
-    sizes: torch.Tensor  # float32[13]: choices of each choice's branch
     update_weights: torch.Tensor  # float32[29]: EMA weight of each slot that an update measures
     health_ppm: torch.Tensor  # int32[]: learning health as physics takes it
 
@@ -210,26 +195,23 @@ _TAU_FLOOR = slice(INDEX["tau_floor.direction"], INDEX["tau_floor.urgency"] + 1)
 _SHARES = slice(INDEX[f"pick_share.{BRANCH_CHOICES[0]}"], INDEX[f"pick_share.{BRANCH_CHOICES[-1]}"] + 1)
 _DIRECTIONS = slice(_SHARES.start, _SHARES.start + BRANCH_SIZES[0])
 _BONUS = slice(INDEX[f"bonus.{BRANCH_CHOICES[0]}"], INDEX[f"bonus.{BRANCH_CHOICES[-1]}"] + 1)
-_Q_RANGE = slice(INDEX["q_range.direction"], INDEX["q_range.urgency"] + 1)
 _Q_SIGMA = slice(INDEX["q_sigma.direction"], INDEX["q_sigma.urgency"] + 1)
 
 
-def controllers(config: ControlConfig, device: str = "cpu") -> Controllers:
-    """The controllers of a config."""
+def controllers(config: ControlConfig, select: SelectConfig, device: str = "cpu") -> Controllers:
+    """The controllers of a run: `select` says how exploration goes, `config` all else."""
     rows = responses(config)
     if [row.control for row in rows] != [slot.name for slot in SLOTS[_RESPONSES]]:
         raise ValueError("responses do not lie in the order of the bus")
     numbers = lambda values: torch.tensor(values, dtype=torch.float32, device=device)  # noqa: E731
     places = lambda names: torch.tensor([INDEX[name] for name in names], dtype=torch.int64, device=device)  # noqa: E731
-    branches = [name.partition(".")[0] for name in BRANCH_CHOICES]
     return Controllers(
         config,
+        select,
         drives=places([row.drive for row in rows]),
         offsets=numbers([row.offset for row in rows]),
         slopes=numbers([row.slope for row in rows]),
         health_weights=numbers([WEIGHTS[name][0] / 100 for name in COMPONENTS]),
-        branch_of=places([f"q_range.{branch}" for branch in branches]),
-        sizes=numbers([size for size in BRANCH_SIZES for _ in range(size)]),
         update_weights=numbers([slot.weight for slot in SLOTS[_MEASURED]]),
         health_ppm=torch.zeros((), dtype=torch.int32, device=device),
     )
@@ -263,7 +245,7 @@ def step_counts(observation: torch.Tensor, action: torch.Tensor, decided: torch.
 
 def observe_step(state: ControlState, counts: torch.Tensor, controls: Controllers) -> None:
     """Take in one environment step's `step_counts`. A share whose denominator is 0 leaves its slot as it was."""
-    bus, clock = state
+    bus, clock, picks = state
     weight = _weight(clock[STEPS], FAST)
     counted = counts.to(torch.float32)
     decided = counted[DECIDED]
@@ -271,6 +253,7 @@ def observe_step(state: ControlState, counts: torch.Tensor, controls: Controller
     _move(bus[INDEX["trade_attempt_rate_ema"]], shares[0], weight)
     _move(bus[INDEX["explored_rate"]], shares[1], weight)
     _move(bus[_SHARES], shares[2:], weight)
+    picks += counts[EXPLORED + 1 :]
     clock[STEPS] += 1
     target, rate = bus[INDEX["trade_target_rate"]], bus[INDEX["trade_attempt_rate_ema"]]
     target.copy_(torch.where(clock[STEPS] == controls.config.target_step, rate, target))
@@ -278,7 +261,7 @@ def observe_step(state: ControlState, counts: torch.Tensor, controls: Controller
 
 def observe_update(state: ControlState, stats: LearnStats, controls: Controllers) -> None:
     """Take in what one update of the learner measured."""
-    bus, clock = state
+    bus, clock, _ = state
     absent = bus[INDEX["spectral_gap"]]
     log_norm = stats.grad_norm.clamp(min=NORM_FLOOR).log()
     single = (
@@ -295,9 +278,9 @@ def observe_update(state: ControlState, stats: LearnStats, controls: Controllers
 
 
 def update_controls(state: ControlState, controls: Controllers) -> None:
-    """Health from the slots, then every control, in place; `controls.health_ppm` with them. Reads the bus and the step clock alone."""
-    bus, clock = state
-    config = controls.config
+    """Health from the slots, then every control, in place; `controls.health_ppm` with them. Reads nothing but the state."""
+    bus, clock, picks = state
+    config, select = controls.config, controls.select
     components = health_components(bus)
     bus[_COMPONENTS] = components
     health = (components * controls.health_weights).sum().clamp(0, 1)
@@ -307,25 +290,14 @@ def update_controls(state: ControlState, controls: Controllers) -> None:
     budget = 1 - bus[INDEX["share_cql"]] - bus[INDEX["share_aux"]]
     bus[INDEX["share_iqn"]] = bus[INDEX["iqn_ratio"]] * budget
     bus[INDEX["share_c51"]] = budget - bus[INDEX["share_iqn"]]
-    pressure = passive_pressure(bus[INDEX["trade_attempt_rate_ema"]], bus[INDEX["trade_target_rate"]])
-    bus[INDEX["passive_pressure"]] = pressure
-    bus[_EPSILON] = cosine(clock[STEPS], config)
-    direction = bus[INDEX["epsilon.direction"]]
-    direction.copy_(torch.maximum(direction, config.passive_epsilon * pressure))
-    bus[_TAU_FLOOR] = TAU_FLOOR
-    bus[INDEX["tau_floor.direction"]] = (config.tau_reference * bus[INDEX["q_dir_abs_ref"]]).clamp(min=TAU_FLOOR)
-    bus[_BONUS] = config.count_bonus * bus[controls.branch_of] / (controls.sizes * bus[_SHARES].clamp(min=SHARE_FLOOR)).sqrt()
-
-
-def passive_pressure(attempt_rate: torch.Tensor, target_rate: torch.Tensor) -> torch.Tensor:
-    """clip(1 - rate / max(target, 0.0001), 0, 1): 0 when flat lanes try to trade as often as they did, 1 when they never do (E9)."""
-    return (1 - attempt_rate / target_rate.clamp(min=TARGET_RATE_FLOOR)).clamp(0, 1)
-
-
-def cosine(step: torch.Tensor, config: ControlConfig) -> torch.Tensor:
-    """float32[]: exploration at a step, from `epsilon_start` to the floor over `epsilon_steps` along half a cosine (E11)."""
-    done = (step.to(torch.float32) / config.epsilon_steps).clamp(max=1)
-    return EPSILON_FLOOR + (config.epsilon_start - EPSILON_FLOOR) * 0.5 * (1 + torch.cos(math.pi * done))
+    rate, target = bus[INDEX["trade_attempt_rate_ema"]], bus[INDEX["trade_target_rate"]]
+    bus[INDEX["passive_pressure"]] = passive_pressure(rate, target)
+    bus[_EPSILON] = branch_epsilon(select, clock[STEPS : STEPS + 1], rate.reshape(1), target.reshape(1))
+    size = bus[INDEX["q_dir_abs_ref"]]
+    bus[_TAU_FLOOR] = select.tau_floor
+    bus[INDEX["tau_floor.direction"]] = (config.tau_reference * size).clamp(min=select.tau_floor)
+    bus[INDEX["conviction_scale"]] = size.clamp(min=CONVICTION_FLOOR)
+    bus[_BONUS] = count_bonus(select.bonus, picks)
 
 
 def health_components(bus: torch.Tensor) -> torch.Tensor:
@@ -399,4 +371,4 @@ def _move(slots: torch.Tensor, values: torch.Tensor, weight: torch.Tensor) -> No
 
 
 assert set(WEIGHTS) == set(COMPONENTS) and sum(weight for weight, _ in WEIGHTS.values()) == 100
-assert BRANCH_FIRST[0] == 0 and len(BRANCH_CHOICES) == CHOICES
+assert len(BRANCH_CHOICES) == CHOICES

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from lob.layout import BUS_SLOTS
-from policy import bus as b
-from policy.bus import IN_USE, INDEX, NAMES, SLOTS, bus_fingerprint, control_state, controls_of, label_scale, observe_labels, reset_controls
+from policy import signals as b
+from policy.bus import control_state, controls_of, label_scale, observe_labels, reset_controls
 from policy.controls import LearnControls, SelectControls
+from policy.heads import BRANCHES
+from policy.signals import IN_USE, INDEX, MEMBERS, NAMES, SLOTS, bus_fingerprint
 
 
 def test_the_bus_has_127_slots_with_127_names():
@@ -61,7 +63,7 @@ def test_two_controls_never_share_storage():
     state = control_state()
     select, learn = controls_of(state.bus)
     places = [part.data_ptr() + 4 * i for part in (*select, *learn) for i in range(part.numel())]
-    assert len(set(places)) == len(places) == 22 + len(LearnControls._fields)
+    assert len(set(places)) == len(places) == 23 + len(LearnControls._fields)
     start = state.bus.data_ptr()
     assert all(start <= place < start + 4 * BUS_SLOTS for place in places)
 
@@ -75,7 +77,8 @@ def test_controls_are_views_of_the_slots_of_their_names():
     branches = ["direction", "magnitude", "order", "urgency"]
     assert names["epsilon"] == [f"epsilon.{branch}" for branch in branches]
     assert names["tau_floor"] == [f"tau_floor.{branch}" for branch in branches]
-    assert names["contrarian"] == ["contrarian"]
+    assert names["contrarian"] == ["contrarian"] and names["conviction_scale"] == ["conviction_scale"]
+    assert {branch: len(members) for branch, members in MEMBERS.items()} == BRANCHES
     choices = [
         "direction.short",
         "direction.hold",

@@ -9,7 +9,8 @@ import torch
 from pydantic import ValidationError
 
 from lob.layout import OFFSET, STATE_DIM
-from policy.bus import BRANCH_CHOICES, COMPONENTS, IN_USE, INDEX, SLOTS, control_state, observe_labels
+from policy.bus import control_state, controls_of, observe_labels
+from policy.explore import SelectConfig
 from policy.health import (
     ATTEMPTS,
     COUNTS,
@@ -30,8 +31,13 @@ from policy.health import (
     step_counts,
     update_controls,
 )  # fmt: skip
+from policy.signals import BRANCH_CHOICES, COMPONENTS, IN_USE, INDEX, SLOTS
 
 DRIVEN = ("lr", "gamma", "polyak", "sarsa_ratio", "balance", "beta", "share_cql", "share_aux", "iqn_ratio", "share_c51", "share_iqn")
+
+
+def made(config, **select):
+    return controllers(config, SelectConfig(**select))
 
 
 def stats(**changed):
@@ -76,7 +82,7 @@ def test_there_are_seven_components_and_their_weights_sum_to_one():
 
 
 def test_health_is_the_weighted_mean_of_its_components_in_the_slots_and_in_ppm():
-    state, controls = control_state(), controllers(ControlConfig())
+    state, controls = control_state(), made(ControlConfig())
     play(state, controls, 5)
     wanted = sum(WEIGHTS[name][0] / 100 * at(state, f"health.{name}") for name in COMPONENTS)
     assert at(state, "learning_health") == pytest.approx(wanted, abs=1e-6)
@@ -86,7 +92,7 @@ def test_health_is_the_weighted_mean_of_its_components_in_the_slots_and_in_ppm()
 
 def test_components_follow_their_formulas():
     """In plain Python, from the figures of one update after a reset."""
-    state, controls = control_state(), controllers(ControlConfig())
+    state, controls = control_state(), made(ControlConfig())
     uses = [0.3, 0.3, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05]
     given = stats(
         q_range=torch.tensor([0.2, 1.0, 1.0, 1.0]), q_dir_abs=0.6, q_sigma=torch.tensor([0.1, 0.2, 0.3, 0.4]), td_abs=0.5, spectral_gap=0.9,
@@ -111,7 +117,7 @@ def test_components_follow_their_formulas():
 
 def test_a_loss_that_rises_above_its_own_past_lowers_its_component_and_one_that_falls_does_not():
     for factor, healthy in ((1.02, False), (0.98, True)):
-        state, controls = control_state(), controllers(ControlConfig())
+        state, controls = control_state(), made(ControlConfig())
         loss = 1.0
         for _ in range(300):
             observe_update(state, stats(loss=loss), controls)
@@ -125,7 +131,7 @@ def test_a_loss_that_rises_above_its_own_past_lowers_its_component_and_one_that_
 def test_health_is_a_number_within_zero_and_one_whatever_the_bus_holds(value):
     draw = random.Random(7)
     for _ in range(20):
-        state, controls = control_state(), controllers(ControlConfig())
+        state, controls = control_state(), made(ControlConfig())
         state.bus.copy_(torch.tensor([draw.choice([value, SLOTS[i].reset, 1.0]) for i in range(127)]))
         update_controls(state, controls)
         parts = [at(state, f"health.{name}") for name in COMPONENTS]
@@ -136,7 +142,7 @@ def test_health_is_a_number_within_zero_and_one_whatever_the_bus_holds(value):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("field", LearnStats._fields)
 def test_a_figure_that_is_not_finite_leaves_its_slots_as_they_were(field, bad):
-    state, controls = start(controllers(ControlConfig())), controllers(ControlConfig())
+    state, controls = start(made(ControlConfig())), made(ControlConfig())
     play(state, controls, 3)
     before = state.bus.clone()
     given = stats()
@@ -147,7 +153,7 @@ def test_a_figure_that_is_not_finite_leaves_its_slots_as_they_were(field, bad):
 
 
 def test_an_empty_step_leaves_the_shares_as_they_were():
-    state, controls = control_state(), controllers(ControlConfig())
+    state, controls = control_state(), made(ControlConfig())
     play(state, controls, 3)
     before = state.bus.clone()
     observe_step(state, torch.zeros(COUNTS, dtype=torch.int64), controls)
@@ -158,7 +164,7 @@ def test_an_amplitude_of_zero_holds_a_control_at_its_base_whatever_health_says()
     still = {name: 0.0 for name in ControlConfig.model_fields if name.endswith("_amplitude")}
     config = ControlConfig(**still)
     base = {name: getattr(config, name) for name in DRIVEN if name in ControlConfig.model_fields}
-    state, controls = control_state(), controllers(config)
+    state, controls = control_state(), made(config)
     for given in (stats(), stats(q_range=torch.zeros(4), loss=1e9, td_abs=1e9, spectral_gap=1.0)):
         play(state, controls, 5, given)
         assert {name: at(state, name) for name in base} == pytest.approx(base)
@@ -189,7 +195,7 @@ def test_each_control_moves_within_its_stated_band_and_reaches_both_ends():
 def test_the_four_gradient_shares_sum_to_one_and_iqn_has_six_tenths_of_what_it_splits_with_c51():
     """F8, at full stability."""
     for given in (stats(q_range=torch.zeros(4), grad_norm=0.0), stats()):
-        state, controls = control_state(), controllers(ControlConfig())
+        state, controls = control_state(), made(ControlConfig())
         play(state, controls, 4, given)
         shares = [at(state, f"share_{name}") for name in ("c51", "iqn", "cql", "aux")]
         assert sum(shares) == pytest.approx(1.0, abs=1e-6) and min(shares) > 0
@@ -199,7 +205,7 @@ def test_the_four_gradient_shares_sum_to_one_and_iqn_has_six_tenths_of_what_it_s
 @pytest.mark.parametrize(("rate", "target", "epsilon"), [(0.1, 0.1, 0.02), (0.2, 0.1, 0.02), (0.0, 0.1, 0.5), (0.05, 0.1, 0.25)])
 def test_the_direction_floor_follows_the_attempt_rate(rate, target, epsilon):
     """T17."""
-    state, controls = control_state(), controllers(ControlConfig(epsilon_steps=1))
+    state, controls = control_state(), made(ControlConfig(), epsilon_steps=1)
     state.clock[0] = 10
     state.bus[INDEX["trade_attempt_rate_ema"]], state.bus[INDEX["trade_target_rate"]] = rate, target
     update_controls(state, controls)
@@ -215,7 +221,7 @@ def test_before_the_target_is_frozen_the_pressure_is_one_only_while_nothing_is_t
 
 
 def test_the_target_rate_is_the_measured_rate_at_the_stated_step_and_stays():
-    state, controls = control_state(), controllers(ControlConfig(target_step=5))
+    state, controls = control_state(), made(ControlConfig(target_step=5))
     for step in range(1, 20):
         observe_step(state, counts(attempts=25 if step <= 5 else 0), controls)
         frozen = at(state, "trade_target_rate")
@@ -224,7 +230,7 @@ def test_the_target_rate_is_the_measured_rate_at_the_stated_step_and_stays():
 
 
 def test_exploration_falls_along_half_a_cosine_to_its_floor_and_never_below():
-    state, controls = control_state(), controllers(ControlConfig(epsilon_start=0.5, epsilon_steps=100))
+    state, controls = control_state(), made(ControlConfig(), epsilon_start=0.5, epsilon_steps=100)
     for step in (0, 1, 50, 99, 100, 1_000_000):
         state.clock[0] = step
         update_controls(state, controls)
@@ -232,36 +238,29 @@ def test_exploration_falls_along_half_a_cosine_to_its_floor_and_never_below():
         assert at(state, "epsilon.order") == pytest.approx(wanted, abs=1e-6)
 
 
-def test_the_directions_temperature_floor_is_the_mean_absolute_value_and_the_others_a_hundredth():
-    """E8."""
-    state, controls = control_state(), controllers(ControlConfig())
+def test_the_directions_temperature_floor_and_convictions_scale_are_the_mean_absolute_value():
+    """E8, C11; the other branches keep the plain floor."""
+    state, controls = control_state(), made(ControlConfig())
     play(state, controls, 1, stats(q_dir_abs=0.7))
-    assert [at(state, f"tau_floor.{branch}") for branch in ("direction", "magnitude", "order", "urgency")] == pytest.approx(
-        [0.7, *[0.01] * 3]
-    )
-    play(state, controls, 2_000, stats(q_dir_abs=0.0))
-    assert at(state, "tau_floor.direction") == pytest.approx(0.01)
+    select = controls_of(state.bus)[0]
+    assert select.tau_floor.tolist() == pytest.approx([0.7, 0.01, 0.01, 0.01]) and select.conviction_scale.item() == pytest.approx(0.7)
+    play(state, controls, 500, stats(q_dir_abs=0.0))
+    assert select.tau_floor.tolist() == pytest.approx([0.01] * 4) and select.conviction_scale.item() == pytest.approx(0.01)
 
 
-def test_the_count_bonus_prefers_rare_choices_scales_with_values_and_is_off_at_a_coefficient_of_zero():
-    choices = [97, 1, 1, 1, *[33, 33, 34] * 3]
-    found = {}
-    for coefficient, scale in ((0.0, 1.0), (0.1, 1.0), (0.1, 10.0)):
-        state, controls = control_state(), controllers(ControlConfig(count_bonus=coefficient))
-        play(state, controls, 1, stats(q_range=torch.full((4,), 0.5 * scale)), counts(choices=choices))
-        found[coefficient, scale] = [at(state, f"bonus.{name}") for name in BRANCH_CHOICES]
-    assert not any(found[0.0, 1.0])
-    assert found[0.1, 1.0][0] == pytest.approx(0.1 * 0.5 / math.sqrt(4 * 0.97)) and found[0.1, 1.0][1] == pytest.approx(
-        0.1 * 0.5 / math.sqrt(0.04)
-    )
-    assert found[0.1, 10.0] == pytest.approx([10 * value for value in found[0.1, 1.0]])
+def test_the_count_bonus_falls_with_the_root_of_all_picks_so_far_and_is_off_at_a_coefficient_of_zero():
+    for coefficient in (0.0, 0.1):
+        state, controls = control_state(), made(ControlConfig(), bonus=coefficient)
+        play(state, controls, 4, seen=counts(choices=[97, 1, 1, 1, *[33, 33, 34] * 3]))
+        wanted = [coefficient / math.sqrt(1 + 4 * picks) for picks in [97, 1, 1, 1, *[33, 33, 34] * 3]]
+        assert [at(state, f"bonus.{name}") for name in BRANCH_CHOICES] == pytest.approx(wanted)
 
 
 def test_health_does_not_change_when_rewards_and_values_are_ten_times_larger():
     """A unit is no health (lesson 16)."""
     found = []
     for scale in (1.0, 10.0):
-        state, controls = control_state(), controllers(ControlConfig())
+        state, controls = control_state(), made(ControlConfig())
         small = stats()
         bigger = {
             name: getattr(small, name) * scale for name in ("q_range", "q_sigma", "td_abs", "q_dir_abs", "v_half", "loss", "grad_norm")
@@ -273,7 +272,7 @@ def test_health_does_not_change_when_rewards_and_values_are_ten_times_larger():
 
 def test_expert_use_is_the_batchs_mean_gate_and_sums_to_one():
     """T39."""
-    state, controls = control_state(), controllers(ControlConfig())
+    state, controls = control_state(), made(ControlConfig())
     draw = torch.Generator().manual_seed(3)
     for _ in range(50):
         gate = torch.softmax(torch.randn(32, 8, generator=draw), dim=1)
@@ -284,7 +283,7 @@ def test_expert_use_is_the_batchs_mean_gate_and_sums_to_one():
 
 
 def test_a_network_without_experts_leaves_their_slots_uniform():
-    state, controls = control_state(), controllers(ControlConfig())
+    state, controls = control_state(), made(ControlConfig())
     play(state, controls, 3, stats(gate_mean=None, gate_entropy=None))
     assert [at(state, f"expert_use.{i}") for i in range(8)] == [0.125] * 8 and at(state, "health.expert_use") == pytest.approx(1.0)
 
@@ -314,7 +313,7 @@ def test_step_counts_are_those_of_a_plain_count():
 
 
 def test_from_every_gate_shut_ordinary_figures_open_every_control_and_component_within_ten_updates():
-    state, controls = closed(), controllers(ControlConfig())
+    state, controls = closed(), made(ControlConfig())
     play(state, controls, 10)
     for name in (*DRIVEN, *(f"health.{name}" for name in COMPONENTS), "learning_health", "epsilon.direction", "tau_floor.direction"):
         assert at(state, name) > 0, name
@@ -322,7 +321,7 @@ def test_from_every_gate_shut_ordinary_figures_open_every_control_and_component_
 
 
 def test_after_the_worst_figures_that_a_run_can_give_ordinary_ones_bring_health_back():
-    state, controls = control_state(), controllers(ControlConfig())
+    state, controls = control_state(), made(ControlConfig())
     worst = stats(
         q_range=torch.zeros(4), q_sigma=torch.zeros(4), td_abs=1e4, loss=1e4, grad_norm=1e5, spectral_gap=1.0, gate_mean=torch.eye(8)[0],
         gate_entropy=0.0,
@@ -367,7 +366,7 @@ def test_the_iqn_share_opens_where_the_seeds_readiness_gate_stayed_shut():
     learns = lambda opening, progress: min(1.0, progress + 0.02 * opening)  # noqa: E731
     assert not opens(lambda progress: min(max(progress, 0), 1) * 0.6, learns)
 
-    state, controls = closed(), controllers(ControlConfig())
+    state, controls = closed(), made(ControlConfig())
 
     def share(progress):
         given = stats(loss=2.0 - progress, q_range=torch.full((4,), progress), grad_iqn=progress)
@@ -379,7 +378,7 @@ def test_the_iqn_share_opens_where_the_seeds_readiness_gate_stayed_shut():
 
 def test_a_policy_that_never_trades_is_made_to_try_and_its_rate_recovers():
     """Lesson 19: at a rate of 0 half of all directions are drawn, of which half are long or short."""
-    state, controls = control_state(), controllers(ControlConfig(target_step=50, epsilon_steps=1))
+    state, controls = control_state(), made(ControlConfig(target_step=50), epsilon_steps=1)
     for _ in range(50):
         play(state, controls, 1)
     rates = []
@@ -391,7 +390,7 @@ def test_a_policy_that_never_trades_is_made_to_try_and_its_rate_recovers():
 
 
 def test_two_states_fed_the_same_figures_hold_the_same_bytes_and_a_restored_one_goes_on_the_same():
-    controls = controllers(ControlConfig())
+    controls = made(ControlConfig())
     one, two = start(controls), start(controls)
     draw = random.Random(3)
     for i in range(40):
@@ -405,7 +404,7 @@ def test_two_states_fed_the_same_figures_hold_the_same_bytes_and_a_restored_one_
 
 def test_every_slot_in_use_is_written_by_the_controllers_or_constant_by_declaration():
     """A slot that nothing moves would be a dead signal in the log."""
-    state, controls = control_state(), controllers(ControlConfig(count_bonus=0.1, target_step=2))
+    state, controls = control_state(), made(ControlConfig(target_step=2), bonus=0.1)
     marked = torch.full_like(state.bus, 123.0)
     state.bus.copy_(marked)
     state.bus[INDEX["contrarian"]] = 1.0
