@@ -1,0 +1,187 @@
+"""`sim verdict`: seven signals of one run, from its log and the runs beside it, to PASS, WARN, KILL or UNKNOWN.
+
+A training run is judged together with its evaluations, which name it in their identity. Every number is a function of sealed logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lob.errors import DamagedLog
+from sim import signals as s
+from sim.trials import run_manifests
+
+if TYPE_CHECKING:
+    from sim.run_data import RunData
+
+GREEDY = "greedy"
+"""The selector of the headline evaluation."""
+
+NON_FINITE = "non_finite"
+"""How the kind of an event begins that tells of a value which was none."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What `sim verdict` found. `evaluations` are the run folders that were judged along with it."""
+
+    run: str
+    head: str
+    phase: str
+    evaluations: tuple[str, ...]
+    signals: tuple[s.Signal, ...]
+
+    @property
+    def status(self) -> str:
+        """The gravest; UNKNOWN signals alone do not keep a run from passing."""
+        gravest = s.worst(self.signals).status
+        return s.PASS if gravest == s.UNKNOWN else gravest
+
+    def exit_code(self, strict: bool = False) -> int:
+        return int(self.status == s.KILL or (strict and self.status == s.WARN))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"status": self.status} | asdict(self)
+
+
+def judge(run_dir: Path, store: Path | None = None, head: str | None = None) -> Judgement:
+    """The verdict on a run, in whatever state it is. With a store each fill is also held against its raw market row.
+
+    Raises NotFound (no run there), BadInput (a head that is none, a store that cannot judge it).
+    """
+    from sim.run_data import load
+    from store.run_read import read_run
+
+    held = consistency_of(run_dir, store, head)
+    try:
+        run = load(run_dir)
+        files = read_run(run_dir)
+    except DamagedLog as error:
+        return Judgement(run_dir.name, "", "unknown", (), (s.consistency(0, "", [str(error)], ""),))
+    phase = run.terms.phases[0]
+    children = evaluations_of(run_dir) if phase == "train" else []
+    judged = [(run_dir, run)] if phase == "eval" else [(child, load(child)) for child in children]
+    parts = [held, *(consistency_of(child, store, None) for child in children)]
+    found = (
+        alignment_of(run),
+        s.worst([s.eval_pnl(evaluation_of(part)) for _, part in judged if is_headline(part)] or [s.eval_pnl(None)]),
+        s.worst(parts),
+        s.worst([leak_of(part) for _, part in judged] or [leak_of(run)]),
+        s.worst([collapse_of(part) for part in (run, *(part for folder, part in judged if folder != run_dir))]),
+        s.worst([non_finite_of(part) for part in (run, *(part for folder, part in judged if folder != run_dir))]),
+        s.determinism(twins_of(run_dir)),
+    )
+    return Judgement(run_dir.name, files.head, phase, tuple(child.name for child in children), found)
+
+
+# --- the log as the signals want it ---
+
+
+def consistency_of(run_dir: Path, store: Path | None, head: str | None) -> s.Signal:
+    """`sim verify` of a run, as a signal."""
+    from sim.verify import verify
+
+    verdict = verify(run_dir, store, head)
+    failed = [f"{run_dir.name}: {check.line()}" for check in verdict.failed]
+    return s.consistency(verdict.largest_difference_usd_micros, f"{run_dir.name}: {verdict.largest_at}", failed, verdict.proof)
+
+
+def evaluation_of(run: RunData) -> Mapping[str, Any] | None:
+    """What `sim eval` found beyond the log, from the run's summary."""
+    return (run.summary or {}).get("evaluation")
+
+
+def is_headline(run: RunData) -> bool:
+    """Whether the run is a greedy evaluation."""
+    evaluation = evaluation_of(run)
+    return evaluation is not None and evaluation["selector"]["name"] == GREEDY
+
+
+def summary_of(run: RunData) -> Mapping[str, Any]:
+    """The run's summary; of a run that wrote none, computed now."""
+    from sim.summary import summarize
+
+    return run.summary if run.summary is not None and "phases" in run.summary else summarize(run)
+
+
+def alignment_of(run: RunData) -> s.Signal:
+    from sim.run_data import ints
+
+    config = run.manifest["identity"]["config"]
+    diag = run.tables.get("diag")
+    names = [name for name in (*s.PROVENANCE, s.LANES_PLAYED) if diag is not None and name in diag.column_names]
+    columns = {name: ints(diag, name).tolist() for name in names}
+    weights = config.get("reward", {})
+    shaped = any(weight for term, weight in weights.items() if term != "whitening")
+    return s.reward_alignment(columns, shaped, run.terms.reward_scale_usd_micros, run.terms.lanes)
+
+
+def leak_of(run: RunData) -> s.Signal:
+    return s.leak(evaluation_of(run), summary_of(run)["phases"][0]["sharpe"])
+
+
+def collapse_of(run: RunData) -> s.Signal:
+    from sim.run_data import ints
+
+    diag = run.tables.get("diag")
+    gates = [name for name in (diag.column_names if diag is not None else ()) if name.startswith("gate.")]
+    acted = {name.removeprefix("gate."): int(ints(diag, name).sum()) for name in gates}
+    return s.collapse(summary_of(run)["phases"][0], acted)
+
+
+def non_finite_of(run: RunData) -> s.Signal:
+    events = run.tables.get("events")
+    rows = events.select(["step", "kind", "message"]).to_pylist() if events is not None else []
+    return s.non_finite([(row["step"], row["message"]) for row in rows if row["kind"].startswith(NON_FINITE)], run.finished)
+
+
+# --- the runs beside it ---
+
+
+def evaluations_of(run_dir: Path) -> list[Path]:
+    """Finished evaluations beside a run that name one of its chain's heads as their parent's, by name."""
+    from store.chain import read_chain
+
+    heads = {line["hash"] for line in read_chain(run_dir).lines}
+    found = []
+    for folder, manifest in run_manifests(run_dir.parent):
+        parent = manifest["identity"].get("parent") or {}
+        if parent.get("head") in heads and manifest["head"] is not None:
+            found.append(folder)
+    return found
+
+
+def twins_of(run_dir: Path) -> dict[str, str | None]:
+    """Runs beside it that started from the same hash (config, seeds, data, code, device) and have ended -> the first difference."""
+    from store.chain import CHAIN, read_chain
+
+    own = read_chain(run_dir)
+    if not own.lines or own.end is None:
+        return {}
+    twins = {}
+    for path in sorted(run_dir.parent.glob(f"*/{CHAIN}")):
+        other = read_chain(path.parent)
+        if path.parent != run_dir and other.end is not None and other.lines[0] == own.lines[0]:
+            twins[path.parent.name] = first_difference(own.lines, other.lines)
+    return twins
+
+
+def first_difference(chain: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]) -> str | None:
+    """The first segment and table in which two chains differ. Their end lines may: a summary also tells of other runs."""
+    for line, its in zip(chain, other, strict=False):
+        if "end" in line or "end" in its:
+            break
+        for table in line.get("tables", {}):
+            if line["tables"][table]["sha256"] != its["tables"].get(table, {}).get("sha256"):
+                return f"table {table} of segment {line['k']}, steps {line['steps'][0]} to {line['steps'][1] - 1}"
+    ends = [line["end"]["steps"] for line in (chain[-1], other[-1]) if "end" in line]
+    return f"it has {ends[1]} steps, this one {ends[0]}" if len(ends) == 2 and ends[0] != ends[1] else None
+
+
+def render(found: Judgement) -> str:
+    """The verdict as text, a line for each signal."""
+    judged = f", with {', '.join(found.evaluations)}" if found.evaluations else ""
+    return "\n".join([f"run {found.run} ({found.phase}){judged}", *(signal.line() for signal in found.signals), found.status])

@@ -1,0 +1,140 @@
+"""Laws of `sim verdict` on real run folders: what passes, what a changed byte does, twins, and the command's exit codes."""
+
+import json
+import shutil
+
+import pytest
+
+from lob.errors import NotFound
+from sim.signals import KILL, PASS, UNKNOWN, WARN, Signal
+from sim.verdict import Judgement, evaluations_of, judge, render, twins_of
+from tests.replays import replayed, synthetic_store
+from tests.runlog_runs import write_run
+from tests.test_cli import document, here, reason
+
+NAMES = ["reward_alignment", "eval_pnl", "consistency", "leak", "collapse", "non_finite", "determinism"]
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("verdict")
+    return synthetic_store(folder)
+
+
+@pytest.fixture
+def run(market, tmp_path):
+    return replayed(market, tmp_path / "runs", minutes=20, clock="5s", lanes=2).run_dir
+
+
+def status(found: Judgement) -> dict[str, str]:
+    return {signal.name: signal.status for signal in found.signals}
+
+
+def test_a_replay_is_consistent_and_what_it_cannot_tell_is_unknown(run, market):
+    found = judge(run, market)
+    assert list(status(found)) == NAMES
+    assert status(found) | {"collapse": PASS} == {
+        "reward_alignment": UNKNOWN,
+        "eval_pnl": UNKNOWN,
+        "consistency": PASS,
+        "leak": UNKNOWN,
+        "collapse": PASS,
+        "non_finite": PASS,
+        "determinism": UNKNOWN,
+    }
+    assert "all five computations" in next(signal.sentence for signal in found.signals if signal.name == "consistency")
+    assert found.exit_code() == found.exit_code(strict=True) == 0 and found.status == PASS
+    assert render(found).splitlines()[-1] == PASS and len(render(found).splitlines()) == 9
+
+
+def test_an_equal_run_beside_it_proves_determinism_and_another_one_does_not_matter(run, market, tmp_path):
+    assert status(judge(run))["determinism"] == UNKNOWN
+    replayed(market, tmp_path / "runs", minutes=20, clock="5s", lanes=2, seed=8)
+    assert status(judge(run))["determinism"] == UNKNOWN
+    again = replayed(market, tmp_path / "runs", minutes=20, clock="5s", lanes=2).run_dir
+    assert twins_of(run) == {again.name: None} and twins_of(again) == {run.name: None}
+    assert status(judge(run))["determinism"] == PASS
+
+
+def test_a_twin_with_another_log_is_named_with_the_first_table_that_differs(tmp_path):
+    write_run(tmp_path / "a", 40, seed=7)
+    write_run(tmp_path / "b", 40, seed=8)
+    write_run(tmp_path / "c", 33, seed=7)
+    assert twins_of(tmp_path / "a") == {
+        "b": "table deals of segment 1, steps 0 to 15",
+        "c": "table deals of segment 3, steps 32 to 39",
+    }
+    write_run(tmp_path / "d", 16, seed=7)
+    assert twins_of(tmp_path / "a")["d"] == "it has 16 steps, this one 40"
+
+
+def test_a_changed_byte_kills_and_the_verdict_names_where(run):
+    part = next((run / "segments").rglob("fills.parquet"))
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.write_bytes(content)
+    found = judge(run)
+    assert status(found)["consistency"] == KILL and found.exit_code() == 1
+    assert "fills.parquet" in render(found)
+
+
+def test_a_run_that_cannot_be_read_at_all_is_killed_and_no_crash(run):
+    (run / "chain.jsonl").write_text("nonsense\n")
+    found = judge(run)
+    assert found.status == KILL and found.exit_code() == 1
+
+
+def test_a_folder_that_is_no_run_is_a_usage_fault(tmp_path):
+    with pytest.raises(NotFound):
+        judge(tmp_path)
+
+
+def test_an_event_of_a_value_that_was_none_kills(market, tmp_path, monkeypatch):
+    from sim import replay as module
+
+    said = {
+        "phase": 2,
+        "step": 0,
+        "seq": 9,
+        "lane": 1,
+        "severity": 2,
+        "kind": "non_finite.loss",
+        "message": "the loss is none",
+        "value": None,
+    }
+    made = module._events
+    monkeypatch.setattr(module, "_events", lambda phase, notes: [*made(phase, notes), said])
+    run = replayed(market, tmp_path / "runs", minutes=60, clock="60s", lanes=2).run_dir
+    found = judge(run)
+    assert status(found)["non_finite"] == KILL and "the loss is none" in render(found)
+
+
+def test_evaluations_are_found_by_their_parents_head_and_by_nothing_else(run):
+    head = json.loads((run / "manifest.json").read_text())["head"]
+    for name, parent in (("child", {"run": "renamed", "head": head}), ("other", {"run": run.name, "head": "0" * 64}), ("none", None)):
+        shutil.copytree(run, run.parent / name)
+        path = run.parent / name / "manifest.json"
+        manifest = json.loads(path.read_text())
+        manifest["identity"] |= {"parent": parent} if parent else {}
+        path.write_text(json.dumps(manifest))
+    assert [path.name for path in evaluations_of(run)] == ["child"]
+
+
+def test_strict_turns_a_warning_into_a_failure_and_leaves_the_unknown_alone():
+    def judged(*statuses):
+        return Judgement("run", "", "eval", (), tuple(Signal(str(i), status, "") for i, status in enumerate(statuses)))
+
+    for statuses, plain, strict in (((PASS, UNKNOWN), 0, 0), ((PASS, WARN), 0, 1), ((WARN, KILL), 1, 1)):
+        assert (judged(*statuses).exit_code(), judged(*statuses).exit_code(strict=True)) == (plain, strict)
+
+
+def test_the_command_prints_a_line_a_signal_and_exits_by_the_verdict(run, market, capfd):
+    text = here(capfd, "verdict", str(run), "--store", str(market))
+    assert (text.returncode, text.stderr) == (0, "")
+    assert [line.split()[1].rstrip(":") for line in text.stdout.splitlines()[1:-1]] == NAMES
+    found = document(here(capfd, "verdict", str(run), "--json"))
+    assert [signal["name"] for signal in found["signals"]] == NAMES and found["status"] == PASS
+    (run / "segments" / "stranger").write_text("x")
+    assert here(capfd, "verdict", str(run)).returncode == 1
+    none = here(capfd, "verdict", str(run.parent / "none"), "--json")
+    assert none.returncode == 2 and "manifest.json" in reason(none)
