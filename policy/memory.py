@@ -13,6 +13,7 @@ import torch
 
 from lob.errors import BadInput, ForeignCheckpoint
 from policy import replay_kernels as k
+from policy.launch import Launcher, in_order
 
 Assemble = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(rows int64[n], lane rows float32[n, 16]) -> observations float32[n, 128]."""
@@ -46,9 +47,9 @@ class Batch(NamedTuple):
 
     sample: Sample
     observation: torch.Tensor  # float32[batch, 128]
-    history: torch.Tensor  # float32[batch, W, 96]
+    history: torch.Tensor | None  # float32[batch, W, 96]; None without a window
     next_observation: torch.Tensor  # float32[batch, 128]
-    next_history: torch.Tensor  # float32[batch, W, 96]
+    next_history: torch.Tensor | None
     label: torch.Tensor  # float32[batch]: slot 0 of the observation one decision later
 
 
@@ -183,12 +184,13 @@ class Memory:
         )
 
     def observations(self, sample: Sample, assemble: Assemble, history: History, width: int) -> Batch:
-        """The sample's observations, from the environment's own assembler; histories of `width` rows ([batch, 0, 96] for 0)."""
+        """The sample's observations, from the environment's own assembler, with histories of `width` rows (None for 0)."""
         observation = assemble(sample.row, sample.lane_row)
         next_observation = assemble(sample.next_row, sample.next_lane_row)
         # Slot 0 is the market's, so any lane row will do; with windows of one decision it is in the next observation already.
         after_one = next_observation if self.n_step == 1 else assemble(sample.label_row, sample.lane_row)
-        return Batch(sample, observation, history(sample.row, width), next_observation, history(sample.next_row, width), after_one[:, 0])
+        past, next_past = (history(rows, width) if width else None for rows in (sample.row, sample.next_row))
+        return Batch(sample, observation, past, next_observation, next_past, after_one[:, 0])
 
     def update(self, sample: Sample, errors: torch.Tensor) -> None:
         """New priorities max(1, round(error^alpha * 2^20)) for a sample's slots; `errors` is float[batch], >= 0.
@@ -264,59 +266,31 @@ class _CpuRunner:
 
 
 class _CudaRunner:
-    """Launches the kernels on torch's current stream, captured or not. They are compiled, and their arrays wrapped, once."""
+    """Launches the kernels, one level of the tree after the other."""
 
     def __init__(self, memory: Memory, sizes: list[int]) -> None:
-        from lob.jit import cuda
         from policy import replay_cuda as kernels
 
-        m = memory
-        self._cuda = cuda()
-        self._streams: dict[int, Any] = {}
-        self._sizes = sizes
-        self._memory = m
-
-        def array(tensor: torch.Tensor) -> Any:
-            return self._cuda.as_cuda_array(tensor, sync=False)
-
-        def launch(kernel, threads: int, *arguments):
-            return (kernel.specialize(*arguments), -(-threads // kernels.THREADS), kernels.THREADS, arguments)
-
-        self._levels = [torch.tensor([level], device=m.device) for level in range(len(sizes))]
-        torch.cuda.synchronize(m.device)  # what made the tensors has to be done before another stream's kernels read them
-        sums, words, floats = array(m.sums), array(m.words), array(m.words.view(torch.float32))
-        params, written, slots = array(m._params), array(m.written), array(m._slots)
-        update = (slots, array(m._generation), array(m._errors), array(m._marked))
-        out = _Drawn(*(array(tensor) for tensor in m._out))
-        store = launch(kernels.store, m.lanes * k.WORDS, sums, words, array(m._stage), params, written, array(m.greatest))
-        self._sample = [launch(kernels.sample, m.batch, sums, words, floats, params, array(m.drawn), array(m._gamma), out)]
-        self._mark = [launch(kernels.mark, m.batch, sums, words, params, array(m._alpha), *update)]
-        self._store = [store]
-        for level, number in enumerate(self._levels[1:], 1):
+        m, block = memory, kernels.THREADS
+        self._sums, self._sizes = m.sums, sizes
+        floats = m.words.view(torch.float32)
+        update = (m._slots, m._generation, m._errors, m._marked)
+        launch = Launcher(m.device)
+        self.sample = launch.bind(kernels.sample, m.batch, block, m.sums, m.words, floats, m._params, m.drawn, m._gamma, m._out)
+        mark = [launch.bind(kernels.mark, m.batch, block, m.sums, m.words, m._params, m._alpha, *update)]
+        leaf = (m.sums, m.words, m._stage, m._params, m.written, m.greatest)
+        store = [launch.bind(kernels.store, m.lanes * k.WORDS, block, *leaf)]
+        for level in range(1, len(sizes)):
+            number = torch.tensor([level], device=m.device)
             above = m.lanes // k.FAN**level + 2  # a row of lanes reaches into one more family at each end at most
-            self._store.append(launch(kernels.refresh_above_row, above, sums, params, written, array(number)))
-            self._mark.append(launch(kernels.refresh_above_batch, m.batch, sums, params, slots, array(number)))
-
-    def _run(self, launches: list) -> None:
-        handle = torch.cuda.current_stream(self._memory.device).cuda_stream
-        if handle not in self._streams:
-            self._streams[handle] = self._cuda.external_stream(handle)  # numba tells streams apart by object, so each is made once
-        for kernel, blocks, threads, arguments in launches:
-            kernel[blocks, threads, self._streams[handle]](*arguments)
-
-    def store(self) -> None:
-        self._run(self._store)
-
-    def sample(self) -> None:
-        self._run(self._sample)
-
-    def mark(self) -> None:
-        self._run(self._mark)
+            store.append(launch.bind(kernels.refresh_above_row, above, block, m.sums, m._params, m.written, number))
+            mark.append(launch.bind(kernels.refresh_above_batch, m.batch, block, m.sums, m._params, m._slots, number))
+        self.mark, self.store = in_order(mark), in_order(store)
 
     def rebuild(self) -> None:
         """Every node above the leaves, by torch: integer sums are exact in any order."""
         at = 0
         for size, above in zip(self._sizes, self._sizes[1:], strict=False):
-            level = self._memory.sums[at : at + size].view(-1, k.FAN).sum(dim=1)
+            level = self._sums[at : at + size].view(-1, k.FAN).sum(dim=1)
             at += size
-            self._memory.sums[at : at + above].zero_()[: len(level)].copy_(level)
+            self._sums[at : at + above].zero_()[: len(level)].copy_(level)
