@@ -25,6 +25,7 @@ def policy() -> None:
 def init(
     out: Annotated[Path, typer.Option(help="Directory to make; it must not exist.")],
     seed: Annotated[int, typer.Option(help="Seed of the weights: equal seeds give equal bytes.")] = 0,
+    profile: Annotated[str, typer.Option(help="Size of the network: small (two CPU cores), trunk or default (a GPU).")] = "small",
     health_ppm: Annotated[
         int, typer.Option(min=0, max=1_000_000, help="Learning health that the Kelly gate reads, in ppm; an untrained network has none.")
     ] = 0,
@@ -32,7 +33,7 @@ def init(
 ) -> None:
     """Write the checkpoint of an untrained network.
 
-    A small C51 network with random weights, ready to replay: equal seeds give equal bytes.
+    A C51 and IQN network with random weights, ready to replay: equal seeds give equal bytes.
 
     \b
     Examples:
@@ -43,6 +44,6 @@ def init(
     from sim.policy import init_checkpoint
 
     with progress("policy init"):
-        made = init_checkpoint(seed, out, health_ppm)
-    text = f"{out}: {made['parameters']:,} parameters, seed {seed}\ncontent {made['content_hash']}"
+        made = init_checkpoint(seed, out, health_ppm, profile)
+    text = f"{out}: {made['parameters']:,} parameters ({profile}), seed {seed}\ncontent {made['content_hash']}"
     emit(made, text, as_json)

@@ -5,6 +5,7 @@ from pathlib import Path
 from cuda_env.config import EnvConfig
 from lob.actions import ACTIONS, MAGNITUDE_PPM, Direction, Magnitude, OrderKind, Urgency, encode_action
 from lob.units import PPM
+from policy.architecture import PROFILES
 from policy.builtin import ENTER_IMBALANCE, FLAT, HOLD, LONG, SHORT
 
 PAGE = Path(__file__).resolve().parent / "policies.md"
@@ -82,11 +83,13 @@ decision are never asked for. What is open at the end is closed by the drain. Wh
 
 ## A checkpoint
 
-`sim policy init --seed 7 --out DIR` writes one of an untrained network; `sim replay --checkpoint DIR` plays it greedily: in each branch the
-choice of greatest expected value, of equal ones the lowest code. Conviction is how far the best direction stands above the mean of all,
-the variance scale 1 / (1 + root of the variance of the picked one), health a number of the checkpoint. A directory holds `manifest.json`
-(format, kind, observation layout, architecture, health, shape and SHA-256 of every tensor, content hash) and `tensors.pt`. Loading runs no
-code. One of another layout, with a tensor too many, too few or changed is refused. A run is known by the content hash, not by the path.
+`sim policy init --seed 7 --out DIR` writes one of an untrained network (`--profile`: {", ".join(PROFILES)}); `sim replay --checkpoint DIR`
+plays it greedily: in each branch the choice of greatest value, the mean of what its C51 and its IQN head expect, of equal ones the lowest
+code. Conviction is how far the best direction stands above the mean of all, the variance scale 1 / (1 + standard deviation of the picked
+one's value), health a number of the checkpoint. A directory holds `manifest.json` (format, kind, fingerprints of the observation's, the
+bus's and the network's layouts, architecture, health, how it was trained, shape and SHA-256 of every tensor, content hash) and `tensors.pt`
+(weights, signal bus, and the normalisation of the observations that it learned from, which a replay then applies). Loading runs no code.
+One of another layout or format, with a tensor too many, too few or changed is refused. A run is known by the content hash, not by the path.
 
 ## The {ACTIONS} codes
 

@@ -21,7 +21,6 @@ class Architecture:
     quantiles: int = 5  # of IQN, at fixed fractions (`policy.heads.taus`)
     value_min: float = -10.0
     value_max: float = 10.0
-    conviction_scale: float = 1.0  # advantage of the best direction over the mean one that counts as full conviction
 
     def __post_init__(self) -> None:
         if not (1 <= len(self.hidden) <= 8 and all(_whole(width, 1, WIDEST) for width in self.hidden)):
@@ -29,11 +28,10 @@ class Architecture:
         for name, least, most in _BOUNDS:
             if not _whole(getattr(self, name), least, most):
                 raise BadInput(f"{name} is {getattr(self, name)!r}: give a whole number of {least} to {most}")
-        numbers = (self.value_min, self.value_max, self.conviction_scale)
-        if not all(type(number) is float and math.isfinite(number) for number in numbers):
-            raise BadInput("value_min, value_max and conviction_scale: give finite decimals")
-        if not (self.value_min < self.value_max and self.conviction_scale > 0):
-            raise BadInput("value_min must lie below value_max and conviction_scale above 0")
+        if not all(type(number) is float and math.isfinite(number) for number in (self.value_min, self.value_max)):
+            raise BadInput(f"the values' range is {self.value_min!r} to {self.value_max!r}: give finite decimals")
+        if not self.value_min < self.value_max:
+            raise BadInput(f"the values' range is {self.value_min} to {self.value_max}: its start must lie below its end")
 
     @property
     def window(self) -> int:

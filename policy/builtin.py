@@ -50,6 +50,8 @@ def draw_actions(seed, step, out):
 class Rule:
     """A policy whose action is `pick(observation, step, out)`, written into its buffer; everything else about it is constant."""
 
+    window = 0
+
     def __init__(self, picks: Picks, identity: dict[str, Any], pick: Callable[[torch.Tensor, int, Picks], None]) -> None:
         self.name: str = identity["name"]
         self._picks, self._identity, self._pick = picks, identity, pick
@@ -57,7 +59,7 @@ class Rule:
     def identity(self) -> dict[str, Any]:
         return dict(self._identity)
 
-    def act(self, observation: torch.Tensor, bus: torch.Tensor | None, step: int) -> Picks:
+    def act(self, observation: torch.Tensor, history: torch.Tensor | None, step: int) -> Picks:
         self._pick(observation, step, self._picks)
         return self._picks
 

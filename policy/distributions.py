@@ -59,10 +59,14 @@ class Quantiles(NamedTuple):
         return self.values.mean(dim=-1)
 
     def sigma(self) -> torch.Tensor:
-        """The quartiles' distance over that of a normal distribution."""
+        """The quartiles' distance over that of a normal distribution: 5.8 % too wide on a normal for five quantiles, below 0.1 % for fifty.
+
+        Nothing keeps a network's quantiles in order; where the quartiles cross, their distance counts all the same: a negative sigma would
+        give a variance scale above 1, which asks for more than a full position.
+        """
         shape = self.values[..., 0]
         upper, lower = (self.sample(torch.full_like(shape, fraction)) for fraction in (0.75, 0.25))
-        return (upper - lower) / IQR_OF_NORMAL
+        return (upper - lower).abs() / IQR_OF_NORMAL
 
     def sample(self, uniform: torch.Tensor) -> torch.Tensor:
         """Linear between neighbouring quantiles, constant beyond the outermost."""

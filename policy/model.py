@@ -84,13 +84,43 @@ class Model(nn.Module):
             return ModelOutput(say(features, *folded, self.architecture), aux, gate)
 
     def body(self, observation: torch.Tensor, history: torch.Tensor | None, bus: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(features [batch, hidden[-1]], gate [batch, experts] or None): everything below the heads."""
+        """(features [batch, hidden[-1]], gate [batch, experts] or None): everything below the heads, in the type of the weights."""
+        observation, bus = observation.to(self.flat.dtype), bus.to(self.flat.dtype)
         return blocks.trunk(self.weights, observation, bus, len(self.architecture.hidden)), None
 
 
 def fold(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
     """The head's (weight, bias) with dueling combined (`blocks.fold_heads`). Gradients flow through."""
     return blocks.fold_heads(model.weights, model.combine)
+
+
+class Actor:
+    """A model's picking form: the head folded once instead of at every forward pass, in `dtype`. It allocates when made and never again:
+    `refresh` copies the model's present weights into the same buffers, and can be captured in a CUDA graph, as a call can.
+
+    In float32 it reads the model's own weights; in bfloat16, a copy of them, so that a forward pass converts none.
+    """
+
+    def __init__(self, model: Model, dtype: torch.dtype = torch.float32) -> None:
+        self.model, self.dtype = model, dtype
+        self.body = model if dtype == torch.float32 else Model(model.architecture, model.flat.device, dtype).requires_grad_(False)
+        with torch.no_grad():
+            self.weight, self.bias = (tensor.to(dtype).clone() for tensor in fold(model))
+        self.refresh()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Take over the model's weights as they are now."""
+        if self.body is not self.model:
+            self.body.flat.copy_(self.model.flat)
+        for target, folded in zip((self.weight, self.bias), fold(self.model), strict=True):
+            target.copy_(folded)
+
+    @torch.no_grad()
+    def __call__(self, observation: torch.Tensor, history: torch.Tensor | None, bus: torch.Tensor) -> HeadOutput:
+        """As `Model.forward`, the heads alone, in the actor's dtype."""
+        features, _ = self.body.body(observation, history, bus)
+        return say(features, self.weight, self.bias, self.model.architecture)
 
 
 def say(features: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, architecture: Architecture) -> HeadOutput:

@@ -18,12 +18,18 @@ class Policy(Protocol):
     """A decision rule over lanes. It keeps no state between steps, so that a resumed run picks what the uninterrupted one would have."""
 
     name: str
+    window: int
+    """Past market rows that it reads, the present one included; 0: none."""
 
     def identity(self) -> dict[str, Any]:
         """What of the policy the run depends on (name, parameters, content hashes): JSON values, no paths."""
 
-    def act(self, observation: torch.Tensor, bus: torch.Tensor | None, step: int) -> Picks:
-        """Picks for float32[lanes, 128] observations at decision `step`, in the policy's own buffers: copy to keep."""
+    def act(self, observation: torch.Tensor, history: torch.Tensor | None, step: int) -> Picks:
+        """Picks for float32[lanes, 128] observations at decision `step`, in the policy's own buffers: copy to keep.
+
+        `history` is float32[lanes, window, 96]: the market slots of the rows up to the present one, oldest first, zeros before the start;
+        None where `window` is 0.
+        """
 
     def diagnostics(self) -> dict[str, int | None]:
         """Its own part of the `diag` row of the step just picked (`policy.tables`); None where it has none to give."""

@@ -57,7 +57,7 @@ def replay(config: RunConfig, store: Path, runs: Path, progress: Progress | None
     """
     from cuda_env.env import EMIT, Env
     from lob.actions import Phase
-    from sim.policy import make_policy
+    from sim.policy import make_policy, normaliser_of
     from sim.run_data import load as load_log
     from sim.summary import summarize
     from sim.tables import RUN_TABLES
@@ -65,7 +65,7 @@ def replay(config: RunConfig, store: Path, runs: Path, progress: Progress | None
     from store.run_read import read_run
     from store.runlog import RunLog
 
-    loaded = load(store, config, rebuild=rebuild_features)
+    loaded = load(store, config, rebuild=rebuild_features, normaliser=normaliser_of(config.policy))
     policy = make_policy(config.policy, config.seed, config.lanes, mean=loaded.normaliser.mean, std=loaded.normaliser.std)
     kept = {table.name for table in RUN_TABLES if config.log.level.partition(":")[0] in table.levels}
     emit = tuple(table for table in EMIT if table in kept)
@@ -129,11 +129,12 @@ def warm_up(make_env: Callable[[int], Env], policy: Policy, lanes: int) -> None:
     import torch
 
     from cuda_env.kernels_cpu import PARALLEL_FROM
-    from lob.layout import STATE_DIM
+    from lob.layout import LANE, STATE_DIM
     from policy.protocol import constant_picks
     from policy.tables import diag_row
 
-    picks = policy.act(torch.zeros(lanes, STATE_DIM), None, 0)
+    past = torch.zeros(lanes, policy.window, LANE) if policy.window else None
+    picks = policy.act(torch.zeros(lanes, STATE_DIM), past, 0)
     diag_row(picks, policy.diagnostics(), torch.zeros(lanes, dtype=torch.int8))
     few = min(lanes, PARALLEL_FROM)
     env = make_env(few)

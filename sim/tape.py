@@ -37,12 +37,13 @@ class Loaded:
     notes: tuple[str, ...]
 
 
-def load(store: Path, config: RunConfig, rebuild: bool = False) -> Loaded:
+def load(store: Path, config: RunConfig, rebuild: bool = False, normaliser: Normaliser | None = None) -> Loaded:
     """Tape, schedule and normalised features of a run.
 
     The store is read from the open of the session that holds the start. Features come from the cache; where they are not in it yet, or
-    with `rebuild`, they are computed and put there (a store that cannot be written gives a note, not a failure). Raises BadInput,
-    NotFound, and StaleCache for an entry of other sources or another version.
+    with `rebuild`, they are computed and put there (a store that cannot be written gives a note, not a failure). `normaliser` is what a
+    trained policy brings along; without one it is the config's. Raises BadInput, NotFound, and StaleCache for an entry of other sources or
+    another version.
     """
     from lob.coverage import window_notes
     from lob.normalise import apply
@@ -66,7 +67,7 @@ def load(store: Path, config: RunConfig, rebuild: bool = False) -> Loaded:
     )  # fmt: skip
     if plan.final_reason == EndReason.TAPE_END and _goes_on(store, config.instrument.symbol, schema, settings.end_ns):
         plan = dataclasses.replace(plan, final_reason=int(EndReason.WINDOW_END))
-    normaliser = _normaliser(store, config, instrument, window)
+    normaliser = _normaliser(store, config, instrument, window, normaliser)
     parameters = _parameters(config, columns.data_hash, normaliser)
     notes = list(window_notes(tape, plan, settings.start_ns, settings.end_ns))
     features = None if rebuild else read_features(store, parameters, REBUILD)
@@ -104,8 +105,9 @@ def _goes_on(store: Path, symbol: str, schema: str, end_ns: int) -> bool:
     return any(part.end_ns >= end_ns for part in list_parts(store) if part.instrument == symbol and part.schema == schema)
 
 
-def _normaliser(store: Path, config: RunConfig, instrument: Instrument, window: Any) -> Normaliser:
-    """The declared one, or one fitted on the raw features of the decisions that the same clock makes in the fit range."""
+def _normaliser(store: Path, config: RunConfig, instrument: Instrument, window: Any, brought: Normaliser | None) -> Normaliser:
+    """The one that the policy brings, else the declared one, or one fitted on the raw features of the decisions that the same clock makes
+    in the fit range."""
     from lob.features import period_s
     from lob.normalise import fit, fixed
     from lob.prepare import prepare, raw_features
@@ -114,6 +116,10 @@ def _normaliser(store: Path, config: RunConfig, instrument: Instrument, window: 
     first, last = config.tape.fit_start_ns, config.tape.fit_end_ns
     schema = config.tape.market_schema
     declared = fixed(period_s(window.clock, schema))
+    if brought is not None:
+        if first is not None:
+            raise BadInput(f"the checkpoint brings its own normalisation ({brought.label}): leave --fit-start and --fit-end out")
+        return brought
     if first is None or last is None:
         return declared
     columns = _read(store, config.instrument.symbol, instrument, schema, first, last)

@@ -98,7 +98,7 @@ def pick(
         first += size
     picked = codes[0]
     sd51 = math.sqrt(sum(p * (z - means51[picked]) ** 2 for p, z in zip(probabilities[picked], support, strict=True)))
-    sd_iqn = (at_fraction(quantiles[picked], 0.75) - at_fraction(quantiles[picked], 0.25)) / 1.349
+    sd_iqn = abs(at_fraction(quantiles[picked], 0.75) - at_fraction(quantiles[picked], 0.25)) / 1.349
     sigma = (sd51 + sd_iqn) / 2
     conviction = min(max((max(signed) - sum(signed) / 4) / controls["conviction_scale"], 0.0), 1.0)
     action = ((codes[0] * 3 + codes[1]) * 3 + codes[2]) * 3 + codes[3]

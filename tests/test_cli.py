@@ -197,6 +197,10 @@ def test_policy_init_makes_the_same_checkpoint_for_the_same_seed(tmp_path, capfd
     first, second = (document(here(capfd, "policy", "init", "--seed", "3", "--out", str(tmp_path / name), "--json")) for name in ("a", "b"))
     assert first["content_hash"] == second["content_hash"]
     assert (tmp_path / "a" / "tensors.pt").read_bytes() == (tmp_path / "b" / "tensors.pt").read_bytes()
+    trunk = document(here(capfd, "policy", "init", "--profile", "trunk", "--out", str(tmp_path / "c"), "--json"))
+    assert (trunk["profile"], trunk["architecture"]["hidden"]) == ("trunk", [256, 256])
+    unknown = here(capfd, "policy", "init", "--profile", "huge", "--out", str(tmp_path / "d"), "--json")
+    assert unknown.returncode == 2 and "choose one of small, trunk" in reason(unknown)
     again = here(capfd, "policy", "init", "--seed", "3", "--out", str(tmp_path / "a"), "--json")
     assert again.returncode == 2
     assert again.stderr == f"error: {reason(again)}\n"

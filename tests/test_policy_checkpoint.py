@@ -12,31 +12,108 @@ import pytest
 import torch
 
 from lob.errors import BadInput, ForeignCheckpoint, NotFound, TapeproofError
-from policy.checkpoint import load, save
-from policy.network import BATCH, Architecture, NetworkPolicy, greedy, initialise
+from lob.normalise import Normaliser
+from policy.architecture import PROFILES, Architecture, profile
+from policy.bus import control_state
+from policy.checkpoint import Checkpoint, load, policy_of, save
+from policy.model import HISTORY_SLOTS, initialise, layout
+from policy.network import BATCH, NetworkPolicy
+from policy.weights import fingerprint
+
+NORMALISER = Normaliser(np.linspace(-1, 1, 128), np.linspace(0.5, 2, 128), "fitted on the days of a test")
+ABOUT = {"instrument": "ESH4", "days": ["2024-03-05"], "step": 500, "lr": 3e-4, "best": None}
 
 
-def fresh(seed: int = 7, lanes: int = 4, health_ppm: int = 0, **architecture) -> NetworkPolicy:
-    return NetworkPolicy(initialise(Architecture(**architecture), seed), health_ppm, "", lanes)
+def fresh(seed: int = 7, health_ppm: int = 0, sizes: Architecture | None = None, **rest) -> Checkpoint:
+    return Checkpoint(initialise(sizes or Architecture(), seed), control_state().bus, health_ppm, **rest)
+
+
+def loaded_policy(directory: Path, lanes: int = 1) -> NetworkPolicy:
+    return policy_of(*load(directory), lanes)
 
 
 @pytest.fixture
 def checkpoint(tmp_path) -> Path:
-    save(fresh(health_ppm=250_000), tmp_path / "ck")
+    save(fresh(health_ppm=250_000, normaliser=NORMALISER, about=ABOUT), tmp_path / "ck")
     return tmp_path / "ck"
 
 
-def picks(policy, observation, step=0):
-    return [values.clone() for values in policy.act(observation, None, step)]
+def seen(policy, rows: int, seed: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Observations of `rows` lanes and their history; lane i's history begins i mod window rows before the present one."""
+    generator = torch.Generator().manual_seed(seed)
+    observation = torch.randn(rows, 128, generator=generator)
+    if not policy.window:
+        return observation, None
+    history = torch.randn(rows, policy.window, HISTORY_SLOTS, generator=generator)
+    history[:, -1] = observation[:, :HISTORY_SLOTS]
+    for lane in range(rows):
+        history[lane, : policy.window - 1 - lane % policy.window] = 0
+    return observation, history
+
+
+def picks(policy, observation, history=None, step=0):
+    return [values.clone() for values in policy.act(observation, history, step)]
 
 
 def test_a_saved_policy_loads_as_itself(checkpoint):
     observation = torch.randn(70, 128, generator=torch.Generator().manual_seed(1))
-    ours, loaded = fresh(lanes=70, health_ppm=250_000), load(checkpoint, 70)
+    ours, loaded = policy_of(fresh(health_ppm=250_000), "", 70), loaded_policy(checkpoint, 70)
     for a, b in zip(picks(ours, observation), picks(loaded, observation), strict=True):
         assert torch.equal(a, b)
-    assert loaded.health_ppm == 250_000
-    assert load(checkpoint).identity() == loaded.identity()
+    assert picks(loaded, observation)[2].tolist() == [250_000] * 70
+    assert loaded_policy(checkpoint).identity() == loaded.identity()
+
+
+@pytest.mark.parametrize("name", list(PROFILES))
+def test_everything_that_is_saved_comes_back_bit_for_bit(tmp_path, name):
+    saved = fresh(health_ppm=7, sizes=profile(name), normaliser=NORMALISER, about=ABOUT)
+    content = save(saved, tmp_path / "ck")
+    loaded, found = load(tmp_path / "ck")
+    assert found == content and loaded.about == ABOUT and loaded.health_ppm == 7
+    assert loaded.model.architecture == profile(name)
+    assert torch.equal(loaded.model.flat, saved.model.flat) and torch.equal(loaded.bus, saved.bus)
+    assert loaded.normaliser is not None and loaded.normaliser.fingerprint == NORMALISER.fingerprint
+    assert loaded.normaliser.label == NORMALISER.label
+    assert save(loaded, tmp_path / "again") == content
+
+
+def test_a_checkpoint_without_a_normaliser_says_so(tmp_path):
+    save(fresh(), tmp_path / "ck")
+    assert load(tmp_path / "ck")[0].normaliser is None
+    assert json.loads((tmp_path / "ck" / "manifest.json").read_text())["normaliser"] is None
+
+
+def test_a_loaded_model_shares_nothing_with_the_file_or_with_another_load(checkpoint):
+    first, second = load(checkpoint)[0], load(checkpoint)[0]
+    first.model.flat.zero_()
+    first.bus.zero_()
+    assert torch.equal(second.model.flat, load(checkpoint)[0].model.flat) and bool(second.bus.any())
+
+
+def test_every_part_of_a_checkpoint_is_in_its_content_hash(tmp_path):
+    other = Normaliser(NORMALISER.mean, NORMALISER.std * 2, NORMALISER.label)
+    variants = [
+        fresh(),
+        fresh(seed=8),
+        fresh(health_ppm=1),
+        fresh(normaliser=NORMALISER),
+        fresh(normaliser=other),
+        fresh(about=ABOUT),
+        Checkpoint(fresh().model, torch.zeros(127), 0),
+    ]
+    assert len({save(variant, tmp_path / str(i)) for i, variant in enumerate(variants)}) == len(variants)
+
+
+@pytest.mark.parametrize("about", [{"x": float("nan")}, {"x": {1, 2}}, {1: 2}, {"x": (1, 2)}, {"x": "y" * 70_000}, ["x"]])
+def test_what_json_cannot_hold_of_how_it_was_trained_is_refused_before_anything_is_written(tmp_path, about):
+    with pytest.raises(BadInput, match="about"):
+        save(fresh(about=about), tmp_path / "ck")
+    assert not list(tmp_path.iterdir())
+
+
+def test_of_the_first_format_nothing_is_read(checkpoint):
+    edit(checkpoint, format=1)
+    assert "format 1 where this version reads 2" in refusal(checkpoint)
 
 
 def test_equal_seeds_give_equal_bytes_and_the_global_generator_is_not_touched(tmp_path):
@@ -52,18 +129,17 @@ def test_equal_seeds_give_equal_bytes_and_the_global_generator_is_not_touched(tm
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
-def test_a_layers_first_values_do_not_change_when_another_layer_is_added():
-    small, large = initialise(Architecture(hidden=(128, 64)), 3), initialise(Architecture(hidden=(128, 64, 64)), 3)
-    assert torch.equal(small.trunk[0].weight, large.trunk[0].weight)
-    assert torch.equal(small.heads["order"].weight, large.heads["order"].weight)
-
-
-def test_a_lanes_pick_does_not_depend_on_the_lanes_beside_it(checkpoint):
-    observation = torch.randn(2 * BATCH + 9, 128, generator=torch.Generator().manual_seed(2))
-    whole = picks(load(checkpoint, len(observation)), observation)
-    for lanes in (1, BATCH - 1, BATCH, BATCH + 1):
-        for a, b in zip(picks(load(checkpoint, lanes), observation[:lanes]), whole, strict=True):
-            assert torch.equal(a, b[:lanes])
+@pytest.mark.parametrize("name", list(PROFILES))
+def test_a_lanes_pick_does_not_depend_on_the_lanes_beside_it(tmp_path, name):
+    save(fresh(sizes=profile(name)), tmp_path / "ck")
+    lanes = 2 * BATCH + 9
+    policy = loaded_policy(tmp_path / "ck", lanes)
+    observation, history = seen(policy, lanes, 2)
+    whole = picks(policy, observation, history)
+    for few in (1, BATCH - 1, BATCH, BATCH + 1):
+        past = None if history is None else history[:few]
+        for a, b in zip(picks(loaded_policy(tmp_path / "ck", few), observation[:few], past), whole, strict=True):
+            assert torch.equal(a, b[:few])
 
 
 def test_a_pick_does_not_depend_on_torchs_threads(checkpoint):
@@ -73,7 +149,7 @@ def test_a_pick_does_not_depend_on_torchs_threads(checkpoint):
         results = []
         for count in (1, 2):
             torch.set_num_threads(count)
-            results.append(picks(load(checkpoint, BATCH), observation))
+            results.append(picks(loaded_policy(checkpoint, BATCH), observation))
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
@@ -82,39 +158,36 @@ def test_a_pick_does_not_depend_on_torchs_threads(checkpoint):
 def test_the_pick_is_greedy_per_branch_and_the_gate_inputs_follow_their_formulas(checkpoint):
     lanes = 20
     observation = torch.randn(lanes, 128, generator=torch.Generator().manual_seed(4)) * 3
-    policy = load(checkpoint, lanes)
+    policy = loaded_policy(checkpoint, lanes)
     action, conviction, health, variance_scale = picks(policy, observation)
     z = np.linspace(-10, 10, 51)
-    weights = {name: tensor.double().numpy() for name, tensor in policy.network.state_dict().items()}
-    x = observation.double().numpy()
-    for layer in ("trunk.0", "trunk.2"):
-        x = np.maximum(x @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"], 0)
-    codes, direction = [], None
-    for name, choices in (("direction", 4), ("magnitude", 3), ("order", 3), ("urgency", 3)):
-        raw = (x @ weights[f"heads.{name}.weight"].T + weights[f"heads.{name}.bias"]).reshape(lanes, choices + 1, 51)
-        logits = raw[:, :1] + raw[:, 1:] - raw[:, 1:].mean(axis=1, keepdims=True)
+    weights = {name: tensor.double().numpy() for name, tensor in policy.model.state_dict().items()}
+    x, bus = observation.double().numpy(), control_state().bus.double().numpy()
+    x = np.maximum(x @ weights["trunk.0.weight"].T + weights["trunk.0.bias"] + weights["bus.weight"] @ bus, 0)
+    x = np.maximum(x @ weights["trunk.1.weight"].T + weights["trunk.1.bias"], 0)
+    codes, first, direction = [], 0, None
+    for choices in (4, 3, 3, 3):
+        raw = np.einsum("bi,sai->bsa", x, weights["heads.weight"][first : first + choices + 1])
+        raw += weights["heads.bias"][first : first + choices + 1]
+        first += choices + 1
+        said = raw[:, :1] + raw[:, 1:] - raw[:, 1:].mean(axis=1, keepdims=True)
+        logits, quantiles = said[..., :51], said[..., 51:]
         p = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
-        codes.append((p @ z).argmax(axis=1))
-        direction = p if direction is None else direction
-    expected = direction @ z
+        value = (p @ z + quantiles.mean(axis=2)) / 2
+        codes.append(value.argmax(axis=1))
+        direction = (p, value, quantiles) if direction is None else direction
+    p, expected, said_of_directions = direction
     assert action.tolist() == [a * 27 + b * 9 + c * 3 + d for a, b, c, d in zip(*codes, strict=True)]
     assert np.abs(conviction.numpy() / 1e6 - np.clip(expected.max(1) - expected.mean(1), 0, 1)).max() < 2e-6
-    picked = direction[np.arange(lanes), codes[0]]
-    sigma = np.sqrt(picked @ z**2 - (picked @ z) ** 2)
+    rows = np.arange(lanes)
+    picked, of_iqn = p[rows, codes[0]], said_of_directions[rows, codes[0]]
+    quartiles = [np.array([np.interp(share, (0.1, 0.3, 0.5, 0.7, 0.9), row) for row in of_iqn]) for share in (0.25, 0.75)]
+    sigma = (np.sqrt(picked @ z**2 - (picked @ z) ** 2) + np.abs(quartiles[1] - quartiles[0]) / 1.349) / 2
     assert np.abs(variance_scale.numpy() / 1e6 - 1 / (1 + sigma)).max() < 2e-6
     assert health.tolist() == [250_000] * lanes
     diagnostics = policy.diagnostics()
     assert abs(diagnostics["policy.q_range_ppm_sum"] / 1e6 - (expected.max(1) - expected.min(1)).sum()) < lanes * 2e-5
     assert abs(diagnostics["policy.q_sigma_ppm_sum"] / 1e6 - sigma.sum()) < lanes * 2e-5
-
-
-def test_of_equal_values_the_lowest_code_is_picked():
-    support = torch.linspace(-1, 1, 3)
-    uniform = {name: torch.full((2, n, 3), 1 / 3) for name, n in (("direction", 4), ("magnitude", 3), ("order", 3), ("urgency", 3))}
-    uniform["magnitude"][1, 1:] = torch.tensor([0.0, 0.0, 1.0])
-    action, conviction, *_ = greedy(uniform, support, 1.0)
-    assert action.tolist() == [0, 9]
-    assert conviction.tolist() == [0.0, 0.0]
 
 
 def edit(checkpoint: Path, **changes) -> None:
@@ -146,8 +219,15 @@ def refusal(checkpoint: Path) -> str:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"layout": "0" * 64}, "layout 000000000000"),
-        ({"format": 2}, "format 2"),
+        ({"observation": "0" * 64}, "observation layout 000000000000"),
+        ({"bus": "0" * 64}, "bus layout 000000000000"),
+        ({"network": "0" * 64}, "network layout 000000000000"),
+        ({"format": 3}, "format 3"),
+        ({"normaliser": None}, "unknown key 'normaliser.mean'"),
+        ({"normaliser": 3}, "normaliser is 3"),
+        ({"about": []}, "about does not come back"),
+        ({"about": {"x": "y" * 70_000}}, "about measures"),
+        ({"about": ...}, "lacks the key 'about'"),
         ({"format": ...}, "format None"),
         ({"kind": "other"}, "kind 'other'"),
         ({"content_hash": "0" * 64}, "content_hash describes (damaged)"),
@@ -162,9 +242,9 @@ def refusal(checkpoint: Path) -> str:
         ({"architecture": Architecture().document() | {"hidden": [10**12]}}, "hidden widths"),
         ({"architecture": Architecture().document() | {"hidden": [128, 64.5]}}, "hidden widths"),
         ({"architecture": Architecture().document() | {"atoms": 1}}, "atoms is 1"),
-        ({"architecture": Architecture().document() | {"value_max": -11.0}}, "value_min"),
-        ({"architecture": Architecture().document() | {"value_max": None}}, "value_min"),
-        ({"architecture": Architecture().document() | {"hidden": [128, 65]}}, "is torch.float32"),
+        ({"architecture": Architecture().document() | {"value_max": -11.0}}, "values' range"),
+        ({"architecture": Architecture().document() | {"value_max": None}}, "values' range"),
+        ({"architecture": Architecture().document() | {"hidden": [128, 65]}}, "network layout"),
     ],
 )
 def test_a_foreign_manifest_is_refused_in_one_line_that_says_what_does_not_fit(checkpoint, changes, says):
@@ -192,16 +272,16 @@ def test_tensors_that_do_not_fit_the_architecture_are_refused(checkpoint, change
 
 
 def test_a_weight_that_is_not_finite_is_refused_though_its_hash_is_right(tmp_path):
-    policy = fresh()
-    policy.network.trunk[0].bias.data[3] = float("nan")
-    save(policy, tmp_path / "ck")
+    damaged = fresh()
+    damaged.model.flat[3] = float("nan")
+    save(damaged, tmp_path / "ck")
     assert "not finite" in refusal(tmp_path / "ck")
 
 
 def test_values_that_overflow_stop_the_run_instead_of_being_picked_from():
-    policy = fresh()
-    for tensor in policy.network.state_dict().values():
-        tensor.fill_(1e30)
+    overflowing = fresh()
+    overflowing.model.flat.fill_(1e30)
+    policy = policy_of(overflowing, "", 4)
     with pytest.raises(ForeignCheckpoint, match="not finite at step 5"):
         policy.act(torch.ones(4, 128), None, 5)
 
@@ -240,7 +320,7 @@ def test_a_tensor_file_that_unpacks_to_more_than_it_measures_is_refused_unread(c
 @pytest.mark.parametrize("name", ["manifest.json", "tensors.pt"])
 def test_a_missing_cut_or_flipped_file_never_loads_as_another_policy(checkpoint, name):
     path = checkpoint / name
-    whole, good = path.read_bytes(), load(checkpoint).identity()
+    whole, good = path.read_bytes(), loaded_policy(checkpoint).identity()
     path.unlink()
     assert name in refusal(checkpoint)
     random = np.random.default_rng(5)
@@ -254,7 +334,7 @@ def test_a_missing_cut_or_flipped_file_never_loads_as_another_policy(checkpoint,
         path.write_bytes(damaged)
         try:
             # A flip in zip padding, or in a blank of the JSON, changes nothing; anything else must be refused.
-            assert load(checkpoint).identity() == good
+            assert loaded_policy(checkpoint).identity() == good
         except TapeproofError as error:
             assert "\n" not in str(error)
             refused += 1
@@ -264,7 +344,7 @@ def test_a_missing_cut_or_flipped_file_never_loads_as_another_policy(checkpoint,
 def test_a_checkpoint_appears_whole_and_is_never_overwritten(checkpoint, tmp_path, monkeypatch):
     with pytest.raises(BadInput, match="exists already"):
         save(fresh(seed=9), checkpoint)
-    assert load(checkpoint).health_ppm == 250_000
+    assert load(checkpoint)[0].health_ppm == 250_000
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -281,12 +361,27 @@ def test_what_is_no_checkpoint_is_not_found_or_refused(checkpoint, tmp_path):
     (tmp_path / "empty").mkdir()
     assert "manifest.json cannot be read" in refusal(tmp_path / "empty")
     shutil.copytree(checkpoint, tmp_path / "moved")
-    assert load(tmp_path / "moved").identity() == load(checkpoint).identity()
+    assert loaded_policy(tmp_path / "moved").identity() == loaded_policy(checkpoint).identity()
 
 
-def test_what_a_network_says_is_quantised_to_the_nearest_millionth_halves_to_even():
-    from policy.select import to_ppm
+def test_an_architecture_that_fits_its_fingerprint_but_not_the_tensors_is_refused(checkpoint):
+    sizes = Architecture(hidden=(128, 65))
+    edit(checkpoint, architecture=sizes.document(), network=fingerprint(layout(sizes)))
+    assert "tensor trunk.1.weight is torch.float32 [64, 128]" in refusal(checkpoint)
 
-    values = torch.tensor([0.5, 1.5, 2.5, 0.4, 0.6], dtype=torch.float64) / 1_000_000
-    assert to_ppm(values).tolist() == [0, 2, 2, 0, 1]
-    assert to_ppm(torch.tensor([0.0, 1.0, 0.145305])).tolist() == [0, 1_000_000, 145_305]
+
+def test_a_normaliser_that_cannot_divide_is_refused(tmp_path):
+    std = NORMALISER.std.copy()
+    std[5] = 0.0
+    save(fresh(normaliser=Normaliser(NORMALISER.mean, std, "broken")), tmp_path / "ck")
+    assert "not above zero" in refusal(tmp_path / "ck")
+
+
+def test_a_policy_that_samples_says_so_and_repeats_itself(checkpoint):
+    observation = torch.randn(70, 128, generator=torch.Generator().manual_seed(1))
+    greedy, *sampled = (policy_of(*load(checkpoint), 70, selector, 9) for selector in ("greedy", "boltzmann", "thompson"))
+    assert greedy.identity()["selector"] == "greedy"
+    for policy in sampled:
+        assert policy.identity() != greedy.identity()
+        first, again, later = (picks(policy, observation, step=step)[0] for step in (0, 0, 1))
+        assert torch.equal(first, again) and not torch.equal(first, later)
