@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
-from lob.tables import LEVELS, Table
-from sim.tables import RUN_TABLES
+from lob.tables import LEVELS, Column, Table
+from sim.tables import DIAG, RUN_TABLES, TRAIN_DIAG
 
 PAGE = Path(__file__).resolve().parent / "log.md"
 
 _INTRO = """# The run log, as built
 
-Written by `python -m docs.generate` from the declarations (`cuda_env/tables.py`, `cuda_env/diag.py`, `policy/tables.py`, `sim/tables.py`).
+Written by `python -m docs.generate` from the declarations (`cuda_env/tables.py`, `cuda_env/diag.py`, `policy/diag_columns.py`,
+`sim/tables.py`).
 
 `<runs>/<run>/` holds `manifest.json` (config, data, schema, layout and code hashes, device, the declared tables, chain head, end state),
 `eval_summary.json`, `chain.jsonl`, `segments/` (sealed Parquet parts) and, while the run lives or where it broke off, `journal/`.
@@ -52,17 +53,28 @@ def _table(table: Table) -> str:
         f"{table.doc}; ordered by {', '.join(table.key)}" + ("" if table.hashed else "; outside every hash"),
         "",
     ]
-    lines += ["| column | type | unit | what |", "|---|---|---|---|"]
-    for column in table.columns:
+    return "\n".join(lines + _columns(table.columns))
+
+
+def _columns(columns: tuple[Column, ...]) -> list[str]:
+    lines = ["| column | type | unit | what |", "|---|---|---|---|"]
+    for column in columns:
         codes = "" if column.codes is None else " (" + ", ".join(f"{code} {name}" for code, name in column.codes.items()) + ")"
         null = "" if not column.nullable or "null" in column.doc else "; may be null"
         lines.append(f"| `{column.name}` | {column.dtype} | {column.unit} | {(column.doc + codes + null).replace('|', chr(92) + '|')} |")
-    return "\n".join(lines)
+    return lines
+
+
+def _sections() -> list[str]:
+    sections = [_table(table) for table in RUN_TABLES]
+    added = ["A training run's `diag` has these columns too; in SQL over several runs they are null in the others.", ""]
+    sections[RUN_TABLES.index(DIAG)] += "\n\n" + "\n".join(added + _columns(TRAIN_DIAG.columns[len(DIAG.columns) :]))
+    return sections
 
 
 def page() -> str:
     """The whole page as Markdown."""
-    return _INTRO + _levels(RUN_TABLES) + "\n\n" + "\n\n".join(_table(table) for table in RUN_TABLES) + "\n"
+    return _INTRO + _levels(RUN_TABLES) + "\n\n" + "\n\n".join(_sections()) + "\n"
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from lob.jit import kernel_cpu
 from lob.layout import OFFSET
 from lob.philox import below, draw
 from lob.units import PPM
+from policy.diag_columns import NO_VALUES
 from policy.protocol import constant_picks
 from policy.script import read_script
-from policy.tables import NO_VALUES
 
 if TYPE_CHECKING:
     from lob.picks import Picks

@@ -10,11 +10,11 @@ from lob.errors import ForeignCheckpoint
 from lob.layout import STATE_DIM
 from lob.picks import Picks
 from policy.bus import controls_of
+from policy.diag_columns import NO_VALUES
 from policy.heads import HeadOutput
 from policy.model import HISTORY_SLOTS, Actor, Model, support
 from policy.protocol import constant_picks
 from policy.select import select, to_picks, to_ppm
-from policy.tables import DIAG, NO_VALUES
 
 BATCH = 64
 """Rows of every forward pass; the last one is padded. A matrix product's last bits depend on its shape, so a fixed shape makes a lane's
@@ -62,9 +62,8 @@ class NetworkPolicy:
         chosen = select(heads, self._support, self._controls, self._selector, False, self._seed, self._lanes, self._step)
         if not bool(torch.isfinite(chosen.q_range + chosen.q_sigma).all()):
             raise ForeignCheckpoint(f"the network's values are not finite at step {step}: the checkpoint is damaged; make it anew")
-        names = [column.name for column in DIAG if column.nullable]
         of_step = (int(to_ppm(values).sum()) for values in (chosen.q_range, chosen.q_sigma))
-        self._diagnostics = dict(zip(names, of_step, strict=True))
+        self._diagnostics = dict(zip(NO_VALUES, of_step, strict=True))
         return to_picks(chosen, self._health_ppm, self._picks)
 
     def diagnostics(self) -> dict[str, int | None]:

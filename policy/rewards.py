@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lob.layout import OFFSET, STATE_DIM
 from lob.units import PPM, USD_MICROS
+from policy.diag_columns import REWARD_TERMS
 
 SHARPE_WEIGHT = 0.01
 """Weight of the newest reward in the moments of the differential Sharpe ratio: a hundred decisions, the horizon of gamma 0.99."""
@@ -81,8 +82,8 @@ class RewardConfig(BaseModel):
     """Power of the root mean square that divides the scaled reward; 0: whitened is scaled."""
 
 
-TERMS: tuple[str, ...] = ("micro", "flow", "inaction", "churn", "hold", "sharpe", "potential")
-"""The terms in the order of `Rewards.terms`."""
+TERMS: tuple[str, ...] = tuple(REWARD_TERMS)
+"""The terms in the order of `Rewards.terms`: J1, J2, J3, J5, J6, J7, J8."""
 
 
 class Undo(NamedTuple):

@@ -1,4 +1,4 @@
-"""The policy's columns of the `diag` table. Sums over lanes, as integers, so that their order cannot matter."""
+"""The policy's part of a `diag` row of a run that does not train (`policy.diag_columns` declares all of it)."""
 
 from __future__ import annotations
 
@@ -6,28 +6,17 @@ from typing import TYPE_CHECKING
 
 from lob.actions import NOT_PLAYED
 from lob.jit import kernel_cpu
-from lob.tables import Column
+from policy.diag_columns import GATE_INPUTS, NO_VALUES, VALUES
 
 if TYPE_CHECKING:
     import torch
 
     from lob.picks import Picks
 
-_GATE_INPUTS = (
-    Column("policy.conviction_ppm_sum", "int64", "ppm", "conviction, summed over the lanes that played"),
-    Column("policy.health_ppm_sum", "int64", "ppm", "learning health, summed over the lanes that played"),
-    Column("policy.variance_scale_ppm_sum", "int64", "ppm", "variance scale, summed over the lanes that played"),
-)
-_VALUES = (
-    Column("policy.q_range_ppm_sum", "int64", "ppm", "best less worst expected value of a direction, over all lanes", nullable=True),
-    Column("policy.q_sigma_ppm_sum", "int64", "ppm", "sd of the picked direction's value, over all lanes", nullable=True),
-)
-DIAG = _GATE_INPUTS + _VALUES
+DIAG = GATE_INPUTS + VALUES
+"""What every run says of its policy; a training run adds `policy.diag_columns.TRAINING`."""
 
-_GATE_NAMES = tuple(column.name for column in _GATE_INPUTS)
-
-NO_VALUES: dict[str, int | None] = {column.name: None for column in _VALUES}
-"""What a policy without a value distribution says of itself."""
+_GATE_NAMES = tuple(column.name for column in GATE_INPUTS)
 
 
 @kernel_cpu
@@ -54,4 +43,4 @@ def diag_row(picks: Picks, diagnostics: dict[str, int | None], end_reason: torch
 
 def no_picks_row() -> dict[str, int | None]:
     """The policy's part of the `diag` row of a drain, where nothing is picked."""
-    return {column.name: 0 for column in _GATE_INPUTS} | NO_VALUES
+    return {column.name: 0 for column in GATE_INPUTS} | NO_VALUES

@@ -1,10 +1,13 @@
 """The log tables that the use cases write: `events`, and, outside every hash, `timing` and `attempts`. This file declares them."""
 
+from dataclasses import replace
+
 from cuda_env import diag as env_diag
 from cuda_env.tables import TABLES as ENV_TABLES
 from lob.actions import Phase, names
 from lob.tables import LEVELS, Column, Table
 from policy import tables as policy_tables
+from policy.diag_columns import TRAINING
 
 _PHASE = Column("phase", "int8", "code", "train, eval or replay", names(Phase))
 _STEP = Column("step", "int32", "1", "decision of the phase, counted from 0")
@@ -73,5 +76,11 @@ DIAG = Table(
     doc="one row per step: sums over lanes of what was picked, gates, what it earned; the environment's part, then the policy's",
 )
 
+TRAIN_DIAG = replace(DIAG, columns=DIAG.columns + TRAINING)
+"""`diag` of a training run: rewards, losses, signals and controls of each step beside what every run has."""
+
 RUN_TABLES = (DIAG, *ENV_TABLES, EVENTS, TIMING, ATTEMPTS)
-"""Every table of a run."""
+"""Every table of a run that does not train."""
+
+TRAIN_TABLES = (TRAIN_DIAG, *RUN_TABLES[1:])
+"""Every table of a training run."""

@@ -3,7 +3,7 @@
 import pytest
 
 from lob.tables import LEVELS
-from sim.tables import DIAG, RUN_TABLES
+from sim.tables import DIAG, RUN_TABLES, TRAIN_DIAG, TRAIN_TABLES
 from store.runlog import lanes_kept
 
 DIAG_LEAVES = [
@@ -63,6 +63,137 @@ DIAG_LEAVES = [
     "policy.q_sigma_ppm_sum",
 ]
 
+TRAIN_LEAVES = [
+    "select.explored",
+    "select.p_best_ppm_sum",
+    "select.tau_over_range_ppm_sum",
+    "select.ranged",
+    "select.kelly_above_floor",
+    "reward.micro_ppm_sum",
+    "reward.flow_ppm_sum",
+    "reward.inaction_ppm_sum",
+    "reward.churn_ppm_sum",
+    "reward.hold_ppm_sum",
+    "reward.sharpe_ppm_sum",
+    "reward.potential_ppm_sum",
+    "reward.scaled_ppm_sum",
+    "reward.whitened_ppm_sum",
+    "learn.updates",
+    "learn.td_abs",
+    "learn.q_dir_abs",
+    "learn.loss",
+    "learn.loss_c51",
+    "learn.loss_iqn",
+    "learn.loss_cql",
+    "learn.loss_aux",
+    "learn.loss_balance",
+    "learn.grad_norm",
+    "learn.grad_c51",
+    "learn.grad_iqn",
+    "learn.grad_cql",
+    "learn.grad_aux",
+    "learn.spectral_gap",
+    "signal.learning_health",
+    "signal.health.q_gap",
+    "signal.health.grad_stability",
+    "signal.health.loss_trend",
+    "signal.health.td_calibration",
+    "signal.health.entropy",
+    "signal.health.expert_use",
+    "signal.health.spectral_gap_norm",
+    "signal.v_half.direction",
+    "signal.v_half.magnitude",
+    "signal.v_half.order",
+    "signal.v_half.urgency",
+    "signal.q_range.direction",
+    "signal.q_range.magnitude",
+    "signal.q_range.order",
+    "signal.q_range.urgency",
+    "signal.q_sigma.direction",
+    "signal.q_sigma.magnitude",
+    "signal.q_sigma.order",
+    "signal.q_sigma.urgency",
+    "signal.td_abs",
+    "signal.q_dir_abs_ref",
+    "signal.spectral_gap",
+    "signal.loss",
+    "signal.loss.c51",
+    "signal.loss.iqn",
+    "signal.loss.cql",
+    "signal.loss.aux",
+    "signal.loss.balance",
+    "signal.grad_norm",
+    "signal.grad_log",
+    "signal.grad_log_square",
+    "signal.grad.c51",
+    "signal.grad.iqn",
+    "signal.grad.cql",
+    "signal.grad.aux",
+    "signal.loss_slow",
+    "signal.lr",
+    "signal.gamma",
+    "signal.polyak",
+    "signal.sarsa_ratio",
+    "signal.balance",
+    "signal.beta",
+    "signal.share_cql",
+    "signal.share_aux",
+    "signal.iqn_ratio",
+    "signal.share_c51",
+    "signal.share_iqn",
+    "signal.epsilon.direction",
+    "signal.epsilon.magnitude",
+    "signal.epsilon.order",
+    "signal.epsilon.urgency",
+    "signal.tau_floor.direction",
+    "signal.tau_floor.magnitude",
+    "signal.tau_floor.order",
+    "signal.tau_floor.urgency",
+    "signal.contrarian",
+    "signal.passive_pressure",
+    "signal.explored_rate",
+    "signal.conviction_scale",
+    "signal.trade_attempt_rate_ema",
+    "signal.trade_target_rate",
+    "signal.pick_share.direction.short",
+    "signal.pick_share.direction.hold",
+    "signal.pick_share.direction.long",
+    "signal.pick_share.direction.flat",
+    "signal.pick_share.magnitude.quarter",
+    "signal.pick_share.magnitude.half",
+    "signal.pick_share.magnitude.full",
+    "signal.pick_share.order.market",
+    "signal.pick_share.order.join",
+    "signal.pick_share.order.improve",
+    "signal.pick_share.urgency.normal",
+    "signal.pick_share.urgency.patient",
+    "signal.pick_share.urgency.aggressive",
+    "signal.bonus.direction.short",
+    "signal.bonus.direction.hold",
+    "signal.bonus.direction.long",
+    "signal.bonus.direction.flat",
+    "signal.bonus.magnitude.quarter",
+    "signal.bonus.magnitude.half",
+    "signal.bonus.magnitude.full",
+    "signal.bonus.order.market",
+    "signal.bonus.order.join",
+    "signal.bonus.order.improve",
+    "signal.bonus.urgency.normal",
+    "signal.bonus.urgency.patient",
+    "signal.bonus.urgency.aggressive",
+    "signal.aux_label_scale",
+    "signal.expert_use.0",
+    "signal.expert_use.1",
+    "signal.expert_use.2",
+    "signal.expert_use.3",
+    "signal.expert_use.4",
+    "signal.expert_use.5",
+    "signal.expert_use.6",
+    "signal.expert_use.7",
+    "signal.gate_entropy",
+]
+"""What a training run's `diag` has beside those."""
+
 RETIRED = ("trading.pnl_cum_usd", "trading.realized_pnl_cum_usd")
 """They held shaped reward and whitened reward under names that ended in `_usd`."""
 
@@ -71,6 +202,19 @@ def test_the_diag_leaves_are_frozen():
     """Adding, dropping or renaming one is a change of the log's schema: it is made here too, on purpose."""
     assert list(DIAG.names) == DIAG_LEAVES
     assert len(DIAG_LEAVES) == 54
+    assert list(TRAIN_DIAG.names) == DIAG_LEAVES + TRAIN_LEAVES
+    assert len(TRAIN_DIAG.names) == 181
+
+
+def test_what_only_training_has_may_be_null_and_holds_no_dollar():
+    for name in TRAIN_LEAVES:
+        column = TRAIN_DIAG.column(name)
+        assert column.nullable and column.unit != "usd_micros" and "usd" not in name, name
+
+
+def test_training_and_other_runs_differ_in_diag_alone():
+    assert [table.name for table in TRAIN_TABLES] == [table.name for table in RUN_TABLES]
+    assert TRAIN_TABLES[1:] == RUN_TABLES[1:] and TRAIN_TABLES[0] == TRAIN_DIAG
 
 
 def sql_names(table):
