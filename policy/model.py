@@ -85,7 +85,8 @@ class Model(nn.Module):
 
     def body(self, observation: torch.Tensor, history: torch.Tensor | None, bus: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(features [batch, hidden[-1]], gate [batch, experts] or None): everything below the heads, in the type of the weights."""
-        observation, bus = observation.to(self.flat.dtype), bus.to(self.flat.dtype)
+        # Signals have no common size, and a gradient norm may run away: what the network sees of one is linear near 0, then its logarithm.
+        observation, bus = observation.to(self.flat.dtype), torch.asinh(bus).to(self.flat.dtype)
         return blocks.trunk(self.weights, observation, bus, len(self.architecture.hidden)), None
 
 

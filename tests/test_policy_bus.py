@@ -5,11 +5,13 @@ import math
 import pytest
 import torch
 
-from lob.layout import BUS_SLOTS
+from lob.layout import BUS_SLOTS, STATE_DIM
 from policy import signals as b
+from policy.architecture import Architecture
 from policy.bus import control_state, controls_of, label_scale, observe_labels, reset_controls
 from policy.controls import LearnControls, SelectControls
 from policy.heads import BRANCHES
+from policy.model import HISTORY_SLOTS, initialise
 from policy.signals import IN_USE, INDEX, MEMBERS, NAMES, SLOTS, bus_fingerprint
 
 
@@ -134,3 +136,15 @@ def test_a_raw_price_as_label_is_met_within_sixty_batches():
     for _ in range(60):
         observe_labels(bus, label, torch.ones(64, dtype=torch.bool))
     assert (label / label_scale(bus)).max().item() < 1.1
+
+
+def test_a_signal_that_runs_away_moves_the_network_by_its_logarithm():
+    model = initialise(Architecture(), 1)
+    observation, history = torch.zeros(1, STATE_DIM), torch.zeros(1, model.window, HISTORY_SLOTS)
+    said = []
+    for norm in (0.0, 1.0, 1e10, 1e30):
+        bus = control_state().bus
+        bus[INDEX["grad_norm"]] = norm
+        said.append(model.body(observation, history, bus)[0].detach())
+    moved = [(each - said[0]).abs().max().item() for each in said[1:]]
+    assert 0 < moved[0] < moved[1] < moved[2] < 200 * moved[0], "1e30 counts as seventy-eight units"

@@ -163,7 +163,7 @@ def test_the_pick_is_greedy_per_branch_and_the_gate_inputs_follow_their_formulas
     z = np.linspace(-10, 10, 51)
     weights = {name: tensor.double().numpy() for name, tensor in policy.model.state_dict().items()}
     x, bus = observation.double().numpy(), control_state().bus.double().numpy()
-    x = np.maximum(x @ weights["trunk.0.weight"].T + weights["trunk.0.bias"] + weights["bus.weight"] @ bus, 0)
+    x = np.maximum(x @ weights["trunk.0.weight"].T + weights["trunk.0.bias"] + weights["bus.weight"] @ np.arcsinh(bus), 0)
     x = np.maximum(x @ weights["trunk.1.weight"].T + weights["trunk.1.bias"], 0)
     codes, first, direction = [], 0, None
     for choices in (4, 3, 3, 3):
