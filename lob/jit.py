@@ -74,8 +74,8 @@ prange = numba.prange
 set_threads = numba.set_num_threads
 """Number of threads that the parallel kernels called next from this thread use."""
 
-int64 = numba.int64
-"""Element type of a kernel's shared array."""
+int64, int32, float32, boolean = numba.int64, numba.int32, numba.float32, numba.boolean
+"""Element types of a kernel's shared arrays."""
 
 MAX_THREADS = numba.config.NUMBA_NUM_THREADS
 """The most that `set_threads` accepts."""

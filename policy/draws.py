@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import torch
 
+from policy.heads import BRANCH_SIZES
+
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _MASK = 0xFFFFFFFF
 
 UNIFORM_BITS = 24
 """Bits of a uniform draw: as many as a float32 holds, so that k / 2^24 is exact and never rounds up to 1 (numba issue 10810)."""
+
+BRANCH_PURPOSE = 0x73656C30
+"""Philox purpose of the direction branch's draws ("sel0"); the next three are the other branches'. Words: coin, uniform choice, level."""
+
+SAMPLE_PURPOSE = BRANCH_PURPOSE + len(BRANCH_SIZES)
+"""Philox purpose of Thompson's draws from C51, one word a direction; the next one is IQN's."""
 
 Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 

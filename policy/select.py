@@ -17,16 +17,10 @@ from lob.picks import Picks
 from lob.units import PPM
 from policy.controls import SelectControls
 from policy.distributions import Atoms, Distribution, Quantiles, blend, distributions, first_beyond
-from policy.draws import below, draw, uniform
+from policy.draws import BRANCH_PURPOSE, SAMPLE_PURPOSE, below, draw, uniform
 from policy.heads import BRANCH_FIRST, BRANCH_SIZES, HeadOutput
 
 SELECTORS = ("greedy", "boltzmann", "thompson")
-
-BRANCH_PURPOSE = 0x73656C30
-"""Philox purpose of the direction branch's draws ("sel0"); the next three are the other branches'. Words: coin, uniform choice, level."""
-
-SAMPLE_PURPOSE = BRANCH_PURPOSE + len(BRANCH_SIZES)
-"""Philox purpose of Thompson's draws from C51, one word a direction; the next one is IQN's."""
 
 DIRECTIONS = BRANCH_SIZES[0]
 
