@@ -16,7 +16,7 @@ class SelectControls(NamedTuple):
     tau_floor: torch.Tensor  # float32[4]: per branch, least Boltzmann temperature, in units of value
     bonus: torch.Tensor  # float32[13]: count bonus added to each choice's value; zeros: none
     contrarian: torch.Tensor  # float32[]: +1, or -1 to turn the sign of every direction's value
-    conviction_scale: torch.Tensor | float = 1.0  # float32[]: advantage of the best direction over the mean one that is full conviction
+    conviction_scale: torch.Tensor  # float32[]: advantage of the best direction over the mean one that is full conviction
 
 
 class LearnControls(NamedTuple):

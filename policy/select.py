@@ -19,8 +19,7 @@ from policy.controls import SelectControls
 from policy.distributions import Atoms, Distribution, Quantiles, blend, distributions, first_beyond
 from policy.draws import BRANCH_PURPOSE, SAMPLE_PURPOSE, below, draw, uniform
 from policy.heads import BRANCH_FIRST, BRANCH_SIZES, HeadOutput
-
-SELECTORS = ("greedy", "boltzmann", "thompson")
+from policy.select_scalar import SELECTORS
 
 DIRECTIONS = BRANCH_SIZES[0]
 

@@ -21,9 +21,9 @@ from lob.picks import Picks
 from policy.controls import SelectControls
 from policy.draws import SAMPLE_PURPOSE
 from policy.heads import BRANCH_FIRST, BRANCH_SIZES, CHOICES, HeadOutput
-from policy.select import SELECTORS
 from policy.select_scalar import (
     DIRECTIONS,
+    SELECTORS,
     THOMPSON,
     bfloat16_value,
     conviction,
@@ -234,8 +234,8 @@ def fused_select(
     if dtype not in (torch.float32, torch.bfloat16):
         raise BadInput(f"heads of {dtype}: the fused selection reads torch.float32 and torch.bfloat16")
     half = dtype == torch.bfloat16
-    scale = torch.as_tensor(controls.conviction_scale, dtype=torch.float32, device=support.device)
-    kept = [support, controls.epsilon, controls.tau_floor, controls.bonus, controls.contrarian.view(1), scale.view(1), lanes, step]
+    ones = (controls.contrarian.view(1), controls.conviction_scale.view(1))
+    kept = [support, controls.epsilon, controls.tau_floor, controls.bonus, *ones, lanes, step]
     any_heads = torch.zeros(1, 1, dtype=torch.int16 if half else torch.float32, device=support.device)
     signed_seed = seed - 2**64 if seed >= 2**63 else seed  # as int64's two's complement
 

@@ -18,8 +18,8 @@ from policy.distributions import BLEND, IQR_OF_NORMAL
 from policy.draws import BRANCH_PURPOSE, UNIFORM_BITS
 from policy.heads import BRANCH_SIZES
 
-GREEDY, BOLTZMANN, THOMPSON = range(3)
-"""Places in `select.SELECTORS`."""
+SELECTORS = ("greedy", "boltzmann", "thompson")
+GREEDY, BOLTZMANN, THOMPSON = range(len(SELECTORS))
 
 DIRECTIONS = BRANCH_SIZES[0]
 

@@ -20,9 +20,9 @@ from lob.picks import Picks
 from policy.controls import SelectControls
 from policy.draws import SAMPLE_PURPOSE
 from policy.heads import BRANCH_FIRST, BRANCH_SIZES, CHOICES, HeadOutput
-from policy.select import SELECTORS
 from policy.select_scalar import (
     DIRECTIONS,
+    SELECTORS,
     THOMPSON,
     bfloat16_value,
     conviction,

@@ -15,7 +15,8 @@ from lob.picks import Picks
 from policy.controls import select_controls
 from policy.distributions import distributions
 from policy.heads import BRANCH_FIRST, BRANCH_SIZES, CHOICES, HeadOutput
-from policy.select import SELECTORS, boltzmann, select, to_picks
+from policy.select import boltzmann, select, to_picks
+from policy.select_scalar import SELECTORS
 from tests.select_cases import (
     DIRECTION,
     SUPPORT,

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from lob.errors import BadInput
 from lob.picks import Picks
-from policy.select import SELECTORS, select, to_picks
-from policy.select_scalar import BOLTZMANN, GREEDY, THOMPSON, bfloat16_value, to_ppm
+from policy.heads import HeadOutput
+from policy.select import select, to_picks
+from policy.select_scalar import bfloat16_value, to_ppm
 from tests.select_builds import CASES, Case, by_lane, controls_of, elsewhere, floats_of, heads_of, lanes_of, short, support_of
 from tests.select_cases import NEAR_TIE, assert_follows, oracle_picks
 
@@ -69,6 +71,40 @@ def test_equal_choices_tie_to_the_lowest_code():
     assert not by_lane(even)["action"].any() and not in_torch(even)["action"].any()
 
 
+def test_the_kernel_reads_the_models_heads_where_they_are():
+    """The matrix of a real network's heads, and of the cases; what is laid out otherwise is refused."""
+    from policy.architecture import Architecture
+    from policy.model import initialise
+    from policy.select_kernel import matrix_of
+
+    model = initialise(Architecture(), 1)
+    with torch.no_grad():
+        history = torch.zeros(3, model.window, 96) if model.window else None
+        heads = model(torch.randn(3, 128), history, torch.zeros(127)).heads
+    matrix = matrix_of(heads)
+    each = heads.logits.shape[2] + heads.quantiles.shape[2]
+    assert matrix.data_ptr() == heads.logits.data_ptr() and matrix.is_contiguous()
+    assert torch.equal(matrix[:, : 13 * each].view(3, 13, each), torch.cat(heads, dim=2))
+    half = heads_of(CASES[3])
+    assert matrix_of(half).dtype == torch.int16
+    assert torch.equal(matrix_of(half).view(torch.bfloat16)[:, :51], half.logits[:, 0])
+    apart = HeadOutput(*(part.contiguous() for part in heads))
+    for wrong in (apart, HeadOutput(heads.logits[:, :, :-1], heads.quantiles), HeadOutput(heads.logits[:, 1:], heads.quantiles[:, 1:])):
+        with pytest.raises(BadInput, match="views of one matrix"):
+            matrix_of(wrong)
+
+
+def test_a_block_fits_into_shared_memory_and_its_warps_meet_in_no_bank():
+    from policy.select_kernel import MAX_CELLS, ROWS, row_pitch
+
+    for each in range(2, MAX_CELLS + 1):
+        pitch = row_pitch(each)
+        small = 4 * (MAX_CELLS + ROWS * (13 + 3 * 4 + 4)) + ROWS * 4  # support, scores, three of the directions, codes; explored
+        assert 13 * each <= pitch and 4 * ROWS * pitch + small <= 48 * 1024
+    pitch = row_pitch(56)
+    assert len({(row * pitch + choice * 56) % 32 for row in range(8) for choice in range(4)}) == 32
+
+
 @pytest.mark.parametrize("build", ["compiled", "plain"])
 def test_bfloat16_bits_become_the_float_that_they_stand_for(build):
     function = bfloat16_value if build == "compiled" else bfloat16_value.py_func
@@ -85,7 +121,3 @@ def test_ppm_round_to_the_nearest_halves_to_even_and_no_number_is_0(build):
     values = np.concatenate([np.random.default_rng(0).random(2000), np.arange(0, 65, dtype=float) / 64]).astype(np.float32)
     assert [int(function(value)) for value in values] == [round(float(value) * 10**6) for value in values.astype(np.float64)]
     assert int(function(np.float32(np.nan))) == 0
-
-
-def test_the_scalar_source_numbers_the_selectors_as_their_names_stand():
-    assert [SELECTORS.index(name) for name in ("greedy", "boltzmann", "thompson")] == [GREEDY, BOLTZMANN, THOMPSON]
