@@ -20,7 +20,7 @@ def put_sums(block, picks):
     """Vectors that follow from the picks: int64 sums, one of them null when even, and float64 values."""
     total = picks.action.sum()
     block.put(torch.stack([torch.where(total % 2 == 0, NULL, total), total + 1]))
-    block.put(torch.stack([total / 3, total.to(torch.float64)]).to(torch.float64))
+    block.put(torch.stack([total.to(torch.float64) / 4, -total.to(torch.float64)]))
 
 
 def wanted_rows(case, level, count):
