@@ -30,22 +30,47 @@ NORM_FLOOR = 1e-6
 CONVICTION_FLOOR = 0.01
 """Least scale of conviction (C11): before values have a size, an advantage of a hundredth of a whitened reward counts as full."""
 
-WEIGHTS = {
-    "q_gap": (25, "values that no longer differ between choices are the collapse that this signal is there to sense"),
-    "grad_stability": (15, "an erratic gradient spoils every other figure, but clipping bounds the harm"),
-    "loss_trend": (15, "a rising loss is the plainest sign of divergence, and the slowest"),
-    "td_calibration": (15, "errors beyond the stated spread mean that conviction and variance scale are not to be believed"),
-    "entropy": (10, "selection keeps it up by itself"),
-    "expert_use": (10, "the load-balance loss keeps it up by itself"),
-    "spectral_gap_norm": (10, "features on one line foretell a collapse, but a small problem may need no more"),
+
+class Part(NamedTuple):
+    """One component of health: its weight in percent, its formula over bus slots, and why it weighs as much."""
+
+    percent: int
+    formula: str
+    reason: str
+
+
+PARTS = {
+    "q_gap": Part(
+        25,
+        "q_range.direction / (q_range.direction + q_dir_abs_ref); 0 where both are 0",
+        "values that no longer differ between choices are the collapse that this signal is there to sense",
+    ),
+    "grad_stability": Part(
+        15,
+        "1 / (1 + grad_log_square - grad_log^2), the variance of the norm's logarithm; 0 before there is a gradient",
+        "an erratic gradient spoils every other figure, but clipping bounds the harm",
+    ),
+    "loss_trend": Part(
+        15,
+        "1 where loss <= loss_slow, else loss_slow / loss; 0 before there is a gradient",
+        "a rising loss is the plainest sign of divergence, and the slowest",
+    ),
+    "td_calibration": Part(
+        15,
+        "mean of q_sigma / td_abs, at most 1, and 1 where td_abs is 0; 0 before there is a gradient",
+        "errors beyond the stated spread mean that conviction and variance scale are not to be believed",
+    ),
+    "entropy": Part(10, "entropy of pick_share.direction / ln 4: hold and flat apart", "selection keeps it up by itself"),
+    "expert_use": Part(10, "(exp(entropy of expert_use) - 1) / 7", "the load-balance loss keeps it up by itself"),
+    "spectral_gap_norm": Part(10, "1 - spectral_gap", "features on one line foretell a collapse, but a small problem may need no more"),
 }
-"""Component -> weight in percent and why. They sum to 100."""
+"""Component -> weight, formula, reason. The percents sum to 100."""
 
 
 class ControlConfig(BaseModel):
     """Base value of every controlled quantity, and how far its controller moves it: an amplitude of 0 holds it at its base."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     lr: float = Field(3e-4, gt=0, le=1)
     """Adam's customary step for networks of this size."""
@@ -77,8 +102,8 @@ class ControlConfig(BaseModel):
     balance_amplitude: float = Field(1.0, ge=0, le=10)
     """base * (1 + a * (1 - expert_use)): twice the weight when one expert does everything."""
 
-    share_cql: float = Field(0.05, ge=0, lt=1)
-    """CQL's share of the gradient budget: enough to hold down choices that the replay never shows."""
+    share_cql: float = Field(0.02, ge=0, lt=1)
+    """CQL's share of the gradient budget: little, for exploration shows the replay every choice; more where it does not."""
     cql_amplitude: float = Field(0.5, ge=0, lt=1)
     """base * (1 - a * (1 - health)): while unwell, the Bellman errors have the first call on the budget."""
 
@@ -211,7 +236,7 @@ def controllers(config: ControlConfig, select: SelectConfig, device: str = "cpu"
         drives=places([row.drive for row in rows]),
         offsets=numbers([row.offset for row in rows]),
         slopes=numbers([row.slope for row in rows]),
-        health_weights=numbers([WEIGHTS[name][0] / 100 for name in COMPONENTS]),
+        health_weights=numbers([PARTS[name].percent / 100 for name in COMPONENTS]),
         update_weights=numbers([slot.weight for slot in SLOTS[_MEASURED]]),
         health_ppm=torch.zeros((), dtype=torch.int32, device=device),
     )
@@ -301,26 +326,26 @@ def update_controls(state: ControlState, controls: Controllers) -> None:
 
 
 def health_components(bus: torch.Tensor) -> torch.Tensor:
-    """float32[7], each in [0, 1], in the order of `COMPONENTS`; total: any finite bus gives numbers. The formulas: docs/controllers.md.
+    """float32[7], each in [0, 1], in the order of `PARTS`, by its formulas; total: any finite bus gives numbers.
 
-    Where a denominator is 0 the part is 0 if the numerator alone should have been there (no values, no gradient: not well), and 1 where
-    an error is what is missing.
+    Where a denominator is 0, the part is 0 if values or a gradient are missing (not well), and 1 if an error is.
     """
     at = lambda name: bus[INDEX[name]]  # noqa: E731
     gap, scale = at("q_range.direction").clamp(min=0), at("q_dir_abs_ref").clamp(min=0)
+    learned = (at("grad_norm") > 0).float()  # before the first gradient nothing is known to be well
     varies = (at("grad_log_square") - at("grad_log").square()).clamp(min=0)
     fast, slow = at("loss"), at("loss_slow")
     error, sigma = at("td_abs"), bus[_Q_SIGMA].mean()
     parts = (
         _ratio(gap, gap + scale),
-        torch.where(at("grad_norm") > 0, 1 / (1 + varies), 0.0),
-        torch.where(fast <= slow, 1.0, _ratio(slow, fast)),
-        torch.where(error > 0, _ratio(sigma, error), 1.0),
+        learned / (1 + varies),
+        learned * torch.where(fast <= slow, 1.0, _ratio(slow, fast)),
+        learned * torch.where(error > 0, _ratio(sigma, error), 1.0),
         _entropy(bus[_DIRECTIONS]) / math.log(BRANCH_SIZES[0]),
         (_entropy(bus[_EXPERTS.start : _EXPERTS.stop - 1]).exp() - 1) / (EXPERTS - 1),
         1 - at("spectral_gap"),
     )
-    return torch.stack(parts).clamp(0, 1)
+    return torch.nan_to_num(torch.stack(parts), nan=0.0).clamp(0, 1)
 
 
 def spectral_gap(features: torch.Tensor, rounds: int = 8) -> torch.Tensor:
@@ -370,5 +395,5 @@ def _move(slots: torch.Tensor, values: torch.Tensor, weight: torch.Tensor) -> No
     slots.lerp_(torch.where(torch.isfinite(values), values, slots), weight)
 
 
-assert set(WEIGHTS) == set(COMPONENTS) and sum(weight for weight, _ in WEIGHTS.values()) == 100
+assert tuple(PARTS) == COMPONENTS and sum(part.percent for part in PARTS.values()) == 100
 assert len(BRANCH_CHOICES) == CHOICES

@@ -62,7 +62,7 @@ SQUARE_MOST = 2**42
 class RewardConfig(BaseModel):
     """Weight of each term, in scaled reward per unit of the term. 0: it is logged and changes nothing."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     micro: float = Field(0.0, ge=0, le=100)
     """J1: what the position made of the interval's own move, over the average range, less the half spread paid for the change."""

@@ -148,11 +148,12 @@ def _declare() -> dict[int, Slot]:
         ),
     )
     uniform = [1 / len(members) for members in MEMBERS.values() for _ in members]
+    reader = lambda name: "health.entropy" if name.startswith("direction.") else "the log"  # noqa: E731
     even = "replaced whole by the first value seen; uniform until then"
     put(
         73,
         *(
-            Slot(f"pick_share.{name}", share, f"share of decisions that picked {name}", "health.entropy", even, FAST)
+            Slot(f"pick_share.{name}", share, f"share of decisions that picked {name}", reader(name), even, FAST)
             for name, share in zip(BRANCH_CHOICES, uniform, strict=True)
         ),
     )

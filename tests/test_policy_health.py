@@ -17,7 +17,7 @@ from policy.health import (
     DECIDED,
     EXPLORED,
     FLAT_LANES,
-    WEIGHTS,
+    PARTS,
     ControlConfig,
     LearnStats,
     controllers,
@@ -77,14 +77,14 @@ def play(state, controls, updates, given=None, seen=None):
 
 
 def test_there_are_seven_components_and_their_weights_sum_to_one():
-    assert len(COMPONENTS) == 7 and set(WEIGHTS) == set(COMPONENTS)
-    assert sum(weight for weight, _ in WEIGHTS.values()) == 100 and all(weight > 0 and reason for weight, reason in WEIGHTS.values())
+    assert len(COMPONENTS) == 7 and tuple(PARTS) == COMPONENTS
+    assert sum(part.percent for part in PARTS.values()) == 100 and all(part.percent > 0 and part.reason for part in PARTS.values())
 
 
 def test_health_is_the_weighted_mean_of_its_components_in_the_slots_and_in_ppm():
     state, controls = control_state(), made(ControlConfig())
     play(state, controls, 5)
-    wanted = sum(WEIGHTS[name][0] / 100 * at(state, f"health.{name}") for name in COMPONENTS)
+    wanted = sum(PARTS[name].percent / 100 * at(state, f"health.{name}") for name in COMPONENTS)
     assert at(state, "learning_health") == pytest.approx(wanted, abs=1e-6)
     assert controls.health_ppm.dtype == torch.int32
     assert controls.health_ppm.item() == round(at(state, "learning_health") * 1e6)
@@ -113,6 +113,13 @@ def test_components_follow_their_formulas():
     }
     found = dict(zip(COMPONENTS, health_components(state.bus).tolist(), strict=True))
     assert found == pytest.approx(wanted, rel=1e-5)
+
+
+def test_before_anything_is_learned_only_what_selection_and_the_gate_show_counts_as_well():
+    state, controls = control_state(), made(ControlConfig())
+    update_controls(state, controls)
+    well = [name for name in COMPONENTS if at(state, f"health.{name}") > 0]
+    assert well == ["entropy", "expert_use", "spectral_gap_norm"] and at(state, "learning_health") == pytest.approx(0.3)
 
 
 def test_a_loss_that_rises_above_its_own_past_lowers_its_component_and_one_that_falls_does_not():
@@ -183,7 +190,7 @@ def test_each_control_moves_within_its_stated_band_and_reaches_both_ends():
     config = ControlConfig(gamma_amplitude=0.005)
     wanted = {
         "lr": (1.5e-4, 3e-4), "gamma": (0.985, 0.995), "polyak": (0.005, 0.01), "sarsa_ratio": (0.05, 0.1), "balance": (0.01, 0.02),
-        "beta": (0.4, 1.0), "share_cql": (0.025, 0.05), "share_aux": (0.025, 0.05), "iqn_ratio": (0.45, 0.6),
+        "beta": (0.4, 1.0), "share_cql": (0.01, 0.02), "share_aux": (0.025, 0.05), "iqn_ratio": (0.45, 0.6),
     }  # fmt: skip
     found = bands(config)
     assert set(found) == set(wanted)
