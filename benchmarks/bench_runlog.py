@@ -138,7 +138,7 @@ def diag_cost(tape: Any, plan: Any, lanes: int, threads: int, folder: Path) -> t
             if picks is not None:
                 logged.observe()
                 logged.step(picks)
-                of_policy = diag_row(picks, policy.diagnostics(), logged.end_reason)
+                of_policy = diag_row(picks, policy.diagnostics(), logged.decided)
             else:
                 logged.drain()
                 of_policy = no_picks_row()

@@ -7,6 +7,7 @@ import numpy as np
 from cuda_env.config import EnvConfig
 from lob.instruments import Instrument
 from lob.tape import Schedule, Tape
+from lob.windows import Closes, window_of
 
 
 class Market(NamedTuple):
@@ -36,18 +37,21 @@ def market_arrays(tape: Tape) -> Market:
 
 PLAN = (
     "ts_decided", "observed_event", "mark_event", "mark_mid2", "fill_event", "ts_filled", "low_held", "high_held", "low_after",
-    "high_after", "closes_session",
+    "high_after", "closes_session", "last_row", "final_reason", "close_event",
 )  # fmt: skip
-"""Columns of the plan, int64[D+1, columns]: one row of the schedule lies in one or two cache lines. `[D]` is the drain."""
+"""Columns of the plan, int64[R, columns]: one row of the schedule lies in two or three cache lines. `last_row` is the drain row of the
+row's window; a lane that plays no further before the row closes at `close_event`."""
 
-TS_DECIDED, OBSERVED, MARK_EVENT, MARK_MID2, FILL_EVENT, TS_FILLED, LOW_HELD, HIGH_HELD, LOW_AFTER, HIGH_AFTER, CLOSES = range(len(PLAN))
+(
+    TS_DECIDED, OBSERVED, MARK_EVENT, MARK_MID2, FILL_EVENT, TS_FILLED, LOW_HELD, HIGH_HELD, LOW_AFTER, HIGH_AFTER, CLOSES, LAST_ROW,
+    FINAL_REASON, CLOSE_EVENT,
+) = range(len(PLAN))  # fmt: skip
 
 
-def plan_array(tape: Tape, schedule: Schedule) -> np.ndarray:
-    """int64[D+1, 11] of a schedule; the columns that a drain does not have are 0 in its row."""
-    rows = schedule.decisions + 1
-    plan = np.zeros((rows, len(PLAN)), np.int64)
-    mark = schedule.mark_event
+def plan_array(tape: Tape, schedule: Schedule, closes: Closes) -> np.ndarray:
+    """int64[R, 14] of a schedule; the columns that a drain does not have are 0 in its row."""
+    plan = np.zeros((schedule.rows, len(PLAN)), np.int64)
+    mark, window = schedule.mark_event, window_of(schedule)
     plan[:, TS_DECIDED] = schedule.ts_decided_ns
     plan[:, OBSERVED] = schedule.observed_event
     plan[:, MARK_EVENT] = mark
@@ -59,24 +63,32 @@ def plan_array(tape: Tape, schedule: Schedule) -> np.ndarray:
     plan[:-1, LOW_AFTER] = schedule.low_after_mid2
     plan[:-1, HIGH_AFTER] = schedule.high_after_mid2
     plan[:-1, CLOSES] = schedule.closes_session
+    plan[:, LAST_ROW] = window.last_row
+    plan[:, FINAL_REASON] = window.final_reason
+    plan[:, CLOSE_EVENT] = closes.event
     return plan
 
 
 PARAMS = (
-    "lanes", "decisions", "final_reason", "tick_value", "fee", "margin", "capital", "max_lots", "floor", "trail_ticks", "plan_lock",
-    "chunk",
+    "lanes", "first_lane", "drains", "tick_value", "fee", "margin", "capital", "max_lots", "floor", "trail_ticks", "plan_lock", "chunk",
+    "seed",
 )  # fmt: skip
-"""Entries of the parameter vector, int64."""
+"""Entries of the parameter vector, int64. `drains`: 1 when the step after a lane's last decision drains it; 0 when `drain` does, for all
+lanes together. `first_lane`: number of the first lane among those of all processes; `seed`: of the restarts, its 64 bits as they are."""
 
-LANES, DECISIONS, FINAL_REASON, TICK_VALUE, FEE, MARGIN, INITIAL, MAX_LOTS, FLOOR, TRAIL_TICKS, PLAN_LOCK, CHUNK_LANES = range(len(PARAMS))
+(
+    LANES, FIRST_LANE, DRAINS, TICK_VALUE, FEE, MARGIN, INITIAL, MAX_LOTS, FLOOR, TRAIL_TICKS, PLAN_LOCK, CHUNK_LANES, SEED,
+) = range(len(PARAMS))  # fmt: skip
 
 
-def params_vector(config: EnvConfig, instrument: Instrument, schedule: Schedule, lanes: int, chunk: int) -> np.ndarray:
-    """int64[12]: what a resolved configuration and a schedule's end mean to physics."""
+def params_vector(
+    config: EnvConfig, instrument: Instrument, lanes: int, first_lane: int, drains: bool, chunk: int, seed: int
+) -> np.ndarray:
+    """int64[13]: what a resolved configuration means to physics. `seed` < 2^64."""
     values = [
-        lanes, schedule.decisions, int(schedule.final_reason), instrument.tick_value_usd_micros, config.fee_usd_micros,
-        config.margin_usd_micros, config.capital_usd_micros, config.max_lots, config.floor_usd_micros, config.trail_ticks,
-        config.plan_lock_steps, chunk,
+        lanes, first_lane, int(drains), instrument.tick_value_usd_micros, config.fee_usd_micros, config.margin_usd_micros,
+        config.capital_usd_micros, config.max_lots, config.floor_usd_micros, config.trail_ticks, config.plan_lock_steps, chunk,
+        seed - 2**64 if seed >= 2**63 else seed,
     ]  # fmt: skip
     return np.array(values, np.int64)
 
@@ -89,6 +101,10 @@ class Out(NamedTuple):
     terminated: Any  # uint8[lanes]
     truncated: Any  # uint8[lanes]
     fault: Any  # int8[lanes], one of FAULTS; stays
+    row: Any  # int64[lanes]: row of the plan that the step played
+    last_row: Any  # int64[lanes]: row of `last_observation`
+    decided: Any  # uint8[lanes]: 1: the pick was used
+    closed: Any  # uint8[lanes]: 1: the lane was drained in the step, dead or living
     steps: Any  # int64[len(STEP_SLOTS), stride]
     counts: Any  # int64[3, stride]: orders, fills and trades written in this step
     orders: Any  # int64[lanes, slots, len(ORDER_SLOTS)]
@@ -102,18 +118,27 @@ class Sums(NamedTuple):
 
     partials: Any  # int64[chunks, diag.MERGED]
     merged: Any  # int64[diag.MERGED]: bins, then amounts
-    previous: Any  # int64[len(diag.SUMMED)]: of the step before
+    previous: Any  # int64[len(diag.SUMMED)]: of the step before, as restarts left it
+    restarted: Any  # int64[chunks, len(diag.SUMMED)]: what restarts added to the sums, which is no movement
     moved: Any  # int64[len(diag.SUMMED)]: by the step
     cumulated: Any  # int64[len(diag.SUMMED)]
+
+
+class Starts(NamedTuple):
+    """Where and how a lane begins anew."""
+
+    rows: Any  # int64[n]: rows of the plan that may be drawn; empty: no lane restarts
+    fresh: Any  # int64[len(state.FIELDS)]: what a field then holds; state.KEPT: what it held
 
 
 class World(NamedTuple):
     """Everything that a kernel reads and writes besides the picks."""
 
     market: Market
-    plan: Any  # int64[D+1, len(PLAN)]
+    plan: Any  # int64[R, len(PLAN)]
     params: Any  # int64[len(PARAMS)]
-    features: Any  # float32[D+1, 128]: market slots, zeros in the lane's
+    starts: Starts
+    features: Any  # float32[R, 128]: market slots, zeros in the lane's
     state: Any  # int64[len(state.FIELDS), stride]
     out: Out
     observation: Any  # float32[lanes, 128]

@@ -13,7 +13,6 @@ import torch
 from cuda_env import arrays as a
 from cuda_env import diag as g
 from cuda_env import rows as r
-from cuda_env import state as s
 from lob.errors import BadInput
 from lob.tables import Column
 
@@ -26,14 +25,12 @@ BLOCK_BYTES = 2**31
 NULL = -(2**63)
 """In an int64 vector that is `put`: no value. In a float64 vector NaN says so."""
 
-LANE_0 = (s.CURSOR, s.STATUS, s.CLOCK)
-"""State fields of lane 0 that are kept of each step: `diag` says by them which step it was, and when."""
-
 MOVED = g.MERGED
 CUMULATED = MOVED + len(g.SUMMED)
 PLACE = CUMULATED + len(g.SUMMED)
-HEAD = PLACE + len(LANE_0)
-"""What `diag` needs of a step: the merged sums, what moved, the running sums, lane 0's place."""
+HEAD = PLACE + 3
+"""What `diag` needs of a step: the merged sums, what moved, the running sums, and by which it says when that was: the row that lane 0
+played, whether it was drained there, and its clock."""
 
 CAPTURED = 0
 """Entry of `counters`: steps since the last fetch. The entries behind it count rows, in the order of PACKED."""
@@ -149,12 +146,9 @@ class BlockLog:
             tables["diag"] = self._diag(captured)
         for table in env.emit:
             if table == "steps":
-                tables[table] = r.step_rows(
-                    _side_by_side(captured.steps, env.lanes), env.lanes, env.phase, env.tape, env.schedule,
-                    env.config.reward_scale_usd_micros,
-                )  # fmt: skip
+                tables[table] = r.step_rows(_side_by_side(captured.steps, env.lanes), env.reading)
                 continue
-            tables[table] = r.packed_rows(table, getattr(captured, table), env.phase, env.tape)
+            tables[table] = r.packed_rows(table, getattr(captured, table), env.reading)
         return tables
 
     def drain(self) -> dict[str, dict[str, np.ndarray]]:
@@ -162,14 +156,14 @@ class BlockLog:
         return self.columns(self.fetch())
 
     def _diag(self, captured: Captured) -> dict[str, np.ndarray]:
-        head, schedule = captured.head, self.env.schedule
-        cursor, status, clock = head[:, PLACE:].T
-        row = np.where(status == s.DRAINED, cursor, cursor - 1)
+        head = captured.head
+        row, closed, clock = head[:, PLACE:].T
+        observed_ns, decided_ns = r.times_of(row, closed != 0, self.env.reading)
         columns = {
             "phase": np.full(len(head), self.env.phase, np.int8),
             "step": (clock - 1).astype(np.int32),
-            "ts_observed_ns": schedule.ts_observed_ns[row],
-            "ts_decided_ns": schedule.ts_decided_ns[row],
+            "ts_observed_ns": observed_ns,
+            "ts_decided_ns": decided_ns,
         }
         values = g.diag_values(head[:, :MOVED], head[:, MOVED:CUMULATED], head[:, CUMULATED:PLACE])
         columns |= dict(zip(g.NAMES[len(columns) :], np.ascontiguousarray(values.T), strict=True))

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from cuda_env.arrays import World
-from cuda_env.blocks import CUMULATED, LANE_0, MOVED, NULL, PLACE, Block, Captured
+from cuda_env.blocks import CUMULATED, MOVED, NULL, PLACE, Block, Captured
 from cuda_env.rows import PACKED
 from cuda_env.run_cpu import as_numpy
+from cuda_env.state import CLOCK
 from lob.jit import kernel_cpu
 
 START_ROWS = 64
@@ -54,7 +55,7 @@ class CpuCapture:
         self._head = self.block.head if self.block.head.shape[1] else None
         self._steps = self.block.steps if self.block.steps.shape[2] else None
         self._sums = (self.world.sums.merged, self.world.sums.moved, self.world.sums.cumulated)
-        self._place, self._lane_0 = self.world.state[:, 0], list(LANE_0)
+        self._place = (self.world.out.row, self.world.out.closed, self.world.state[CLOCK])
 
     def put(self, values: Any) -> None:
         values = np.asarray(values)
@@ -68,7 +69,7 @@ class CpuCapture:
         if self._head is not None:
             row = self._head[at]
             row[:MOVED], row[MOVED:CUMULATED], row[CUMULATED:PLACE] = self._sums
-            row[PLACE:] = self._place[self._lane_0]
+            row[PLACE:] = [lane[0] for lane in self._place]
         if self._steps is not None:
             self._steps[at] = self.world.out.steps
         for name, (stored, written) in self._packed.items():

@@ -38,6 +38,7 @@ RUNNING_BIN = END_BIN + 1 + int(EndReason.RUNNING)
 """Counted: each action picked, each actual action, each combination of gates, each end reason (one up: NOT_PLAYED is -1)."""
 
 SUMMED = (s.CASH, s.FEES, s.ORDER_COUNT, s.FILL_COUNT, s.TRADE_COUNT, s.EQUITY)
+CASH_SUM, FEES_SUM, EQUITY_SUM = (SUMMED.index(field) for field in (s.CASH, s.FEES, s.EQUITY))
 """State fields whose sums are kept from step to step: what moved is a difference."""
 LONG, SHORT, CHECKSUM = range(len(SUMMED), len(SUMMED) + 3)
 AMOUNTS = len(SUMMED) + 3
@@ -60,7 +61,7 @@ _COUNTS = (
     ("end.session_close", "episodes that ended with the session"),
     ("end.capital_floor", "episodes that ended by the floor"),
     ("end.final", "episodes that ended with the window, the tape or the step limit"),
-    ("lanes.not_played", "lanes that were dead before the step"),
+    ("lanes.not_played", "lanes that were dead or at their end before the step"),
 )
 _AMOUNTS = (
     Column("trading.orders", "int64", "1", "orders sent"),
@@ -166,8 +167,10 @@ def amounts_of(i, lane, rows):
 
 
 @scalar
-def count_chunk(first, last, chunk, state, out, partials):
-    """Bins and amounts of lanes [first, last) into `partials[chunk]`. Most lanes go on running: that bin is what the others leave."""
+def count_chunk(first, last, chunk, first_lane, state, out, partials):
+    """Bins and amounts of lanes [first, last) into `partials[chunk]`. Most lanes go on running: that bin is what the others leave.
+
+    `first_lane`: number of lane 0 among those of all processes."""
     row = partials[chunk]
     for place in range(MERGED):
         row[place] = 0
@@ -184,7 +187,7 @@ def count_chunk(first, last, chunk, state, out, partials):
     rows = amount_rows(first, last, state)
     cash, fees, orders, fills, trades, equity, long_lots, short_lots, check = 0, 0, 0, 0, 0, 0, 0, 0, 0
     for i in range(last - first):
-        a, b, c, d, e, f, g, h, j = amounts_of(i, first + i, rows)
+        a, b, c, d, e, f, g, h, j = amounts_of(i, first_lane + first + i, rows)
         cash += a
         fees += b
         orders += c
@@ -219,6 +222,14 @@ def carry(sums):
         sums.cumulated[i] += sums.moved[i]
         sums.previous[i] = now
     sums.merged[BINS + CHECKSUM] &= MASK63
+
+
+@scalar
+def rebase(chunks, sums):
+    """Count the next step's movements from what restarts made of the sums."""
+    for chunk in range(chunks):
+        for which in range(len(SUMMED)):
+            sums.previous[which] += sums.restarted[chunk, which]
 
 
 @scalar

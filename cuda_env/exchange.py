@@ -8,6 +8,7 @@ from cuda_env.arrays import (
     FAULT_SLOTS,
     FEE,
     FILLS_WRITTEN,
+    FIRST_LANE,
     MAX_LOTS,
     ORDERS_WRITTEN,
     TICK_VALUE,
@@ -18,7 +19,7 @@ from cuda_env.physics import kelly_ppm, magnitude_bin, share
 from lob.jit import scalar
 
 IDS_PER_LANE = 2**32
-"""An id is `lane * 2^32 + count`."""
+"""An id is `lane * 2^32 + count`, the lane counted over all processes."""
 
 
 class Order(NamedTuple):
@@ -32,11 +33,17 @@ class Order(NamedTuple):
 
 
 @scalar
+def row_id(lane, count, params):
+    """Id of a lane's order, fill or trade."""
+    return (params[FIRST_LANE] + lane) * IDS_PER_LANE + count
+
+
+@scalar
 def new_order(lane, side, reason, ts_submitted, params, state):
     """Take the lane's next order id."""
     count = state[s.ORDER_COUNT, lane]
     state[s.ORDER_COUNT, lane] = count + 1
-    return Order(lane * IDS_PER_LANE + count, side, reason, magnitude_bin(state[s.POSITION, lane], params[MAX_LOTS]), ts_submitted)
+    return Order(row_id(lane, count, params), side, reason, magnitude_bin(state[s.POSITION, lane], params[MAX_LOTS]), ts_submitted)
 
 
 @scalar
@@ -116,7 +123,7 @@ def log_trade(lane, order, fill_id, lots, cost_out, price, realized, fee, ts_fil
         worst = min(worst, min(at_high, at_low))
     out.trades[lane, slot, 0] = state[s.CLOCK, lane]
     out.trades[lane, slot, 1] = state[s.EPISODE, lane]
-    out.trades[lane, slot, 2] = lane * IDS_PER_LANE + state[s.TRADE_COUNT, lane]
+    out.trades[lane, slot, 2] = row_id(lane, state[s.TRADE_COUNT, lane], params)
     out.trades[lane, slot, 3] = fill_id
     out.trades[lane, slot, 4] = state[s.OPENED_NS, lane]
     out.trades[lane, slot, 5] = ts_filled
@@ -156,7 +163,7 @@ def book_fill(lane, order, lots, price, event, level, ts_filled, params, state, 
     """
     position = state[s.POSITION, lane]
     fee = lots * params[FEE]
-    fill_id = lane * IDS_PER_LANE + state[s.FILL_COUNT, lane]
+    fill_id = row_id(lane, state[s.FILL_COUNT, lane], params)
     state[s.FILL_COUNT, lane] += 1
     log_fill(lane, order, fill_id, lots, price, fee, event, level, ts_filled, state, out)
     gross = 0

@@ -5,8 +5,9 @@ Import this module only where CUDA is wanted, like `cuda_env.kernels_cuda`. `w` 
 
 import lob.jit
 from cuda_env.arrays import FILLS_WRITTEN, LANES, ORDERS_WRITTEN, TRADES_WRITTEN
-from cuda_env.blocks import CAPTURED, CUMULATED, HEAD, LANE_0, MOVED, PLACE
+from cuda_env.blocks import CAPTURED, CUMULATED, HEAD, MOVED, PLACE
 from cuda_env.kernels_cuda import WARP
+from cuda_env.state import CLOCK
 
 cuda = lob.jit.cuda()
 
@@ -25,8 +26,12 @@ def keep_head(w, b):
         value = w.sums.moved[at - MOVED]
     elif at < PLACE:
         value = w.sums.cumulated[at - CUMULATED]
+    elif at == PLACE:
+        value = w.out.row[0]
+    elif at == PLACE + 1:
+        value = w.out.closed[0]
     else:
-        value = w.state[LANE_0[at - PLACE], 0]
+        value = w.state[CLOCK, 0]
     b.head[step, at] = value
 
 

@@ -1,9 +1,10 @@
 """Loops over lanes on the CPU: each kernel once for one thread and once for several, around the same scalar functions."""
 
-from cuda_env.arrays import CHUNK_LANES, LANES, World
-from cuda_env.diag import CHUNK, carry, count_chunk, merge
+from cuda_env.arrays import CHUNK_LANES, FIRST_LANE, LANES, World
+from cuda_env.diag import CASH_SUM, CHUNK, EQUITY_SUM, FEES_SUM, carry, count_chunk, merge, rebase
 from cuda_env.observe import observe_lane
-from cuda_env.step import drain_lane, step_lane
+from cuda_env.state import CURSOR
+from cuda_env.step import close_lane, drain_lane, restart_lane, start_row, step_lane
 from lob.jit import kernel_cpu, kernel_cpu_parallel, prange, scalar
 
 # A `prange` cannot capture a tuple of tuples: the parallel kernels take a `World`'s parts and put it together inside.
@@ -29,9 +30,24 @@ def _after_chunk(chunk, first, last, w):
     """Keep the last observation of lanes that ended, and count the chunk for `diag`."""
     for lane in range(first, last):
         if w.out.terminated[lane] != 0 or w.out.truncated[lane] != 0:
+            w.out.last_row[lane] = w.state[CURSOR, lane]
             observe_lane(lane, w.features, w.plan, w.params, w.state, w.last_observation[lane])
     if w.out.codes.shape[1] > 0:
-        count_chunk(first, last, chunk, w.state, w.out, w.sums.partials)
+        count_chunk(first, last, chunk, w.params[FIRST_LANE], w.state, w.out, w.sums.partials)
+
+
+@kernel_cpu
+def _restart_chunk(chunk, first, last, w):
+    """Begin anew the lanes whose episode has ended for good, once outputs and sums of the step are taken."""
+    cash, fees, equity = 0, 0, 0
+    for lane in range(first, last):
+        more_cash, more_fees, more_equity = restart_lane(lane, w.params, w.starts, w.state)
+        cash += more_cash
+        fees += more_fees
+        equity += more_equity
+    w.sums.restarted[chunk, CASH_SUM] = cash
+    w.sums.restarted[chunk, FEES_SUM] = fees
+    w.sums.restarted[chunk, EQUITY_SUM] = equity
 
 
 @kernel_cpu
@@ -40,6 +56,8 @@ def _step_chunk(chunk, picks, w):
     for lane in range(first, last):
         step_lane(lane, picks, w.market, w.plan, w.params, w.state, w.out)
     _after_chunk(chunk, first, last, w)
+    if w.starts.rows.size > 0:
+        _restart_chunk(chunk, first, last, w)
 
 
 @kernel_cpu
@@ -50,11 +68,13 @@ def _observe_chunk(chunk, w):
 
 
 @kernel_cpu
-def _close(chunks, w):
+def _close(chunks, restarts, w):
     """Total the sums of the chunks; returns whether a lane has a fault."""
     if w.out.codes.shape[1] > 0:
         merge(chunks, w.sums)
         carry(w.sums)
+    if restarts and w.starts.rows.size > 0:
+        rebase(chunks, w.sums)
     found = 0
     for lane in range(w.out.fault.size):
         found |= w.out.fault[lane]
@@ -67,16 +87,16 @@ def step_one(picks, w):
     chunks = chunk_count(w.params)
     for chunk in range(chunks):
         _step_chunk(chunk, picks, w)
-    return _close(chunks, w)
+    return _close(chunks, True, w)
 
 
 @kernel_cpu_parallel
-def step_many(picks, market, plan, params, features, state, out, observation, last_observation, sums):
+def step_many(picks, market, plan, params, starts, features, state, out, observation, last_observation, sums):
     """`step_one` on several threads, a chunk of lanes at a time."""
     chunks = chunk_count(params)
     for chunk in prange(chunks):
-        _step_chunk(chunk, picks, World(market, plan, params, features, state, out, observation, last_observation, sums))
-    return _close(chunks, World(market, plan, params, features, state, out, observation, last_observation, sums))
+        _step_chunk(chunk, picks, World(market, plan, params, starts, features, state, out, observation, last_observation, sums))
+    return _close(chunks, True, World(market, plan, params, starts, features, state, out, observation, last_observation, sums))
 
 
 @kernel_cpu
@@ -87,22 +107,41 @@ def observe_one(w):
 
 
 @kernel_cpu_parallel
-def observe_many(market, plan, params, features, state, out, observation, last_observation, sums):
+def observe_many(market, plan, params, starts, features, state, out, observation, last_observation, sums):
     """`observe_one` on several threads."""
     for chunk in prange(chunk_count(params)):
-        _observe_chunk(chunk, World(market, plan, params, features, state, out, observation, last_observation, sums))
+        _observe_chunk(chunk, World(market, plan, params, starts, features, state, out, observation, last_observation, sums))
 
 
 @kernel_cpu
 def drain(w):
-    """The drain of all lanes; returns whether a lane has a fault."""
+    """The drain of all lanes at the end of their window; returns whether a lane has a fault."""
     chunks = chunk_count(w.params)
     for chunk in range(chunks):
         first, last = chunk_range(chunk, w.params)
         for lane in range(first, last):
             drain_lane(lane, w.market, w.plan, w.params, w.state, w.out)
         _after_chunk(chunk, first, last, w)
-    return _close(chunks, w)
+    return _close(chunks, False, w)
+
+
+@kernel_cpu
+def close_all(w):
+    """The drain of all lanes where they stand, after which none begins anew; returns whether a lane has a fault."""
+    chunks = chunk_count(w.params)
+    for chunk in range(chunks):
+        first, last = chunk_range(chunk, w.params)
+        for lane in range(first, last):
+            close_lane(lane, w.market, w.plan, w.params, w.state, w.out)
+        _after_chunk(chunk, first, last, w)
+    return _close(chunks, False, w)
+
+
+@kernel_cpu
+def draw_starts(params, starts, rows):
+    """The row at which each lane begins its first episode, into int64[lanes]."""
+    for lane in range(rows.size):
+        rows[lane] = start_row(lane, 0, params, starts)
 
 
 @kernel_cpu
@@ -115,17 +154,21 @@ def _run_chunk(chunk, actions, picks, observe, w):
                 observe_lane(lane, w.features, w.plan, w.params, w.state, w.observation[lane])
             picks.action[lane] = actions[step, lane]
             step_lane(lane, picks, w.market, w.plan, w.params, w.state, w.out)
+            if w.starts.rows.size > 0:
+                restart_lane(lane, w.params, w.starts, w.state)
 
 
 @kernel_cpu_parallel
-def run_many(actions, picks, observe, market, plan, params, features, state, out, observation, last_observation, sums):
+def run_many(actions, picks, observe, market, plan, params, starts, features, state, out, observation, last_observation, sums):
     """Many steps at once, for picks that are known beforehand: actions int32[T, lanes]; returns whether a lane has a fault.
 
     Lane by lane, so each lane's state stays in registers' reach; only state, reward and end reason of the last step are left.
     """
     chunks = chunk_count(params)
     for chunk in prange(chunks):
-        _run_chunk(chunk, actions, picks, observe, World(market, plan, params, features, state, out, observation, last_observation, sums))
+        _run_chunk(
+            chunk, actions, picks, observe, World(market, plan, params, starts, features, state, out, observation, last_observation, sums)
+        )
     found = 0
     for lane in range(out.fault.size):
         found |= out.fault[lane]

@@ -4,11 +4,11 @@ Import this module only where CUDA is wanted: numba's CUDA side is slow to impor
 """
 
 import lob.jit
-from cuda_env.arrays import LANES, MARK_MID2
-from cuda_env.diag import BINS, CHUNK, MERGED, amount_rows, amounts_of, bins_of, carry
+from cuda_env.arrays import FIRST_LANE, LANES, MARK_MID2
+from cuda_env.diag import BINS, CASH_SUM, CHUNK, EQUITY_SUM, FEES_SUM, MERGED, amount_rows, amounts_of, bins_of, carry
 from cuda_env.observe import lane_slots, market_slots
 from cuda_env.state import CURSOR
-from cuda_env.step import drain_lane, step_lane
+from cuda_env.step import close_lane, drain_lane, restart_lane, step_lane
 
 cuda = lob.jit.cuda()
 int64 = lob.jit.int64
@@ -37,6 +37,27 @@ def drain(w):
 
 
 @cuda.jit
+def close_all(w):
+    """The drain of all lanes where they stand: one thread a lane."""
+    lane = cuda.grid(1)
+    if lane < w.params[LANES]:
+        close_lane(lane, w.market, w.plan, w.params, w.state, w.out)
+
+
+@cuda.jit
+def restart(w):
+    """Begin anew the lanes whose episode has ended for good, after `carry_on`: one thread a lane. Integers, so the order of the additions
+    cannot matter."""
+    lane = cuda.grid(1)
+    if lane < w.params[LANES]:
+        cash, fees, equity = restart_lane(lane, w.params, w.starts, w.state)
+        if cash != 0 or fees != 0 or equity != 0:
+            cuda.atomic.add(w.sums.previous, CASH_SUM, cash)
+            cuda.atomic.add(w.sums.previous, FEES_SUM, fees)
+            cuda.atomic.add(w.sums.previous, EQUITY_SUM, equity)
+
+
+@cuda.jit
 def observe(w):
     """Observations: one warp a lane."""
     thread = cuda.grid(1)
@@ -57,6 +78,7 @@ def keep_last(w):
         cursor = w.state[CURSOR, lane]
         market_slots(cursor, thread % WARP, WARP, w.features, w.last_observation[lane])
         if thread % WARP == 0:
+            w.out.last_row[lane] = cursor
             lane_slots(lane, cursor, w.plan[cursor, MARK_MID2], w.params, w.state, w.last_observation[lane])
 
 
@@ -73,7 +95,7 @@ def count(w):
     if lane < last:
         for place in bins_of(lane, w.out):
             cuda.atomic.add(sums, place, 1)
-        for which, value in enumerate(amounts_of(lane, lane, amount_rows(0, last, w.state))):
+        for which, value in enumerate(amounts_of(lane, w.params[FIRST_LANE] + lane, amount_rows(0, last, w.state))):
             cuda.atomic.add(sums, BINS + which, value)
     cuda.syncthreads()
     for place in range(thread, MERGED, CHUNK):

@@ -1,5 +1,7 @@
 """The log rows of the last step, in key order, from what the kernels stored of them (`cuda_env.arrays`, `*_SLOTS`)."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from cuda_env import arrays as a
@@ -9,6 +11,7 @@ from lob.actions import NOT_PLAYED
 from lob.tables import Table
 from lob.tape import Schedule, Tape
 from lob.units import USD_MICROS
+from lob.windows import Closes, WindowOf
 
 
 def _typed(table: Table, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -16,19 +19,38 @@ def _typed(table: Table, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]
     return {column.name: values[column.name].astype(column.dtype) for column in table.columns}
 
 
-def step_rows(
-    steps: np.ndarray, lanes: int, phase: int, tape: Tape, schedule: Schedule, reward_scale_usd_micros: int
-) -> dict[str, np.ndarray]:
+class Reading(NamedTuple):
+    """What stored values are read with."""
+
+    phase: int
+    lanes: int
+    first_lane: int
+    tape: Tape
+    schedule: Schedule
+    closes: Closes
+    window: WindowOf
+    reward_scale_usd_micros: int
+
+
+def times_of(row: np.ndarray, closed: np.ndarray, reading: Reading) -> tuple[np.ndarray, np.ndarray]:
+    """(ts_observed_ns, ts_decided_ns) of rows of the plan: of the decision, or of the close where the lane was drained."""
+    schedule, closes = reading.schedule, reading.closes
+    observed = np.where(closed, closes.ts_observed_ns[row], schedule.ts_observed_ns[row])
+    return observed, np.where(closed, closes.ts_ns[row], schedule.ts_decided_ns[row])
+
+
+def step_rows(steps: np.ndarray, reading: Reading) -> dict[str, np.ndarray]:
     """`steps` of int64[len(STEP_SLOTS), T * lanes], step by step, lane by lane. Whitening and shaping are the learner's: until it
     overwrites them they equal scaled and raw.
     """
+    _, lanes, _, tape, schedule, closes, window, reward_scale_usd_micros = reading
     values = dict(zip(a.STEP_SLOTS, steps, strict=True))
     row, drained = values["cursor"], values["is_drain"] != 0
-    marked = np.where(drained, schedule.fill_event[row], schedule.mark_event[np.minimum(row + 1, schedule.decisions)])
-    values["phase"] = np.full(len(row), phase)
-    values["lane"] = np.tile(np.arange(lanes), len(row) // lanes)
-    values["ts_observed_ns"] = schedule.ts_observed_ns[row]
-    values["ts_decided_ns"] = schedule.ts_decided_ns[row]
+    last = window.last_row[row]
+    marked = np.where(drained | (row == last), closes.event[row], schedule.mark_event[np.minimum(row + 1, last)])
+    values["phase"] = np.full(len(row), reading.phase)
+    values["lane"] = reading.first_lane + np.tile(np.arange(lanes), len(row) // lanes)
+    values["ts_observed_ns"], values["ts_decided_ns"] = times_of(row, drained, reading)
     for kind in ("picked", "actual"):
         action = values[f"{kind}_action"]
         unplayed = action == NOT_PLAYED
@@ -65,14 +87,15 @@ PACKED = {
 """Tables of any number of rows a step: declaration, what kernels store of a row, and their row of `Out.counts`."""
 
 
-def packed_rows(table: str, stored: np.ndarray, phase: int, tape: Tape) -> dict[str, np.ndarray]:
+def packed_rows(table: str, stored: np.ndarray, reading: Reading) -> dict[str, np.ndarray]:
     """Rows of `orders`, `fills` or `trades`, from `packed`."""
     declared, slots, _ = PACKED[table]
     values = dict(zip((*slots, "lane"), stored.T, strict=True))
-    values["phase"] = np.full(len(stored), phase)
+    values["phase"] = np.full(len(stored), reading.phase)
+    values["lane"] = reading.first_lane + values["lane"]
     if table == "orders":
         values["limit_ticks"] = np.ma.masked_array(np.zeros(len(stored), np.int64), mask=True)  # every order is a market order so far
     elif table == "fills":
-        values["market_source"] = tape.source[values["market_event"]]
-        values["market_row"] = tape.row[values["market_event"]]
+        values["market_source"] = reading.tape.source[values["market_event"]]
+        values["market_row"] = reading.tape.row[values["market_event"]]
     return _typed(declared, values)

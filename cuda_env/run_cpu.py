@@ -52,6 +52,10 @@ class CpuRunner:
         """Returns whether a lane has a fault."""
         return k.drain(self.world)
 
+    def close_all(self) -> bool:
+        """Returns whether a lane has a fault."""
+        return k.close_all(self.world)
+
     def faulty(self) -> bool:
         """Whether a lane has a fault."""
         return bool(self.world.out.fault.any())

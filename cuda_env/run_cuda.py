@@ -43,6 +43,8 @@ class CudaRunner:
 
             self._step = self.launcher(k.step, per_lane, picks, w)
             self._drain = self.launcher(k.drain, per_lane, w)
+            self._close_all = self.launcher(k.close_all, per_lane, w)
+            self._restart = self.launcher(k.restart, per_lane, w)
             self._observe = self.launcher(k.observe, per_warp, w)
             self._keep_last = self.launcher(k.keep_last, per_warp, w)
             self._count = self.launcher(k.count, world.sums.partials.shape[0], w, threads=CHUNK)
@@ -75,6 +77,8 @@ class CudaRunner:
                 mine.copy_(given)
             self._step()
             self._after()
+            if self._tensors.starts.rows.numel() > 0:
+                self._restart()
 
         self.ordered(launch)
         return False
@@ -82,8 +86,15 @@ class CudaRunner:
     def drain(self) -> bool:
         """Returns whether a lane has a fault; waits for the device."""
 
+        return self._ended_by(self._drain)
+
+    def close_all(self) -> bool:
+        """Returns whether a lane has a fault; waits for the device."""
+        return self._ended_by(self._close_all)
+
+    def _ended_by(self, kernel) -> bool:
         def launch() -> None:
-            self._drain()
+            kernel()
             self._after()
 
         self.ordered(launch)

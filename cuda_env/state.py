@@ -25,7 +25,7 @@ class Field(NamedTuple):
 FIELDS = (
     Field("clock", KEEP, "steps of the environment so far: the `step` of the log"),
     Field("episode", KEEP, "sessions so far; a reset begins another"),
-    Field("cursor", ZERO, "next decision of the schedule; the number of decisions when only the drain is left"),
+    Field("cursor", ZERO, "row of the plan that comes next; that of the window's drain when only the drain is left"),
     Field("status", ZERO, "living, dead or drained"),
     Field("breached", ZERO, "1 once the capital floor was met"),
     Field("position", ZERO, "signed lots"),
@@ -38,7 +38,7 @@ FIELDS = (
     Field("trail_mid2", NOTHING, "level of the trailing stop as bid+ask"),
     Field("high_mid2", NOTHING, "greatest mark of the open position"),
     Field("low_mid2", NOTHING, "least mark of the open position"),
-    Field("opened_at", ZERO, "decision at which the position was opened or reversed"),
+    Field("opened_at", ZERO, "row at which the position was opened or reversed"),
     Field("opened_ns", ZERO, "time of the fill that opened or reversed it"),
     Field("wins", ZERO, "closed trade rows that gained"),
     Field("losses", ZERO, "closed trade rows that lost"),
@@ -92,6 +92,15 @@ TAKEN_SELLS = _index("taken_sells")
 ORDER_COUNT = _index("order_count")
 FILL_COUNT = _index("fill_count")
 TRADE_COUNT = _index("trade_count")
+
+
+KEPT = -(2**63)
+"""In `fresh_values`: the field keeps what it holds. No field ever holds this."""
+
+
+def fresh_values(capital_usd_micros: int) -> list[int]:
+    """What each field holds after a reset, KEPT where it survives it; the cursor is then set to where the lane begins."""
+    return [KEPT if keeps else value for value, keeps in zip(reset_values(capital_usd_micros), kept(), strict=True)]
 
 
 def reset_values(capital_usd_micros: int) -> list[int]:

@@ -12,6 +12,7 @@ from cuda_env.exchange import log_order, new_order, walk
 from cuda_env.physics import PPM, kelly_cap_lots, magnitude_bin, margin_cap_lots, scaled_lots, trail_met, unrealized
 from lob.actions import ACTIONS, NOT_PLAYED, Direction, EndReason, FillReason, decode_action, encode_action
 from lob.jit import scalar
+from lob.philox import below, draw
 
 SHORT, HOLD, LONG, FLAT = int(Direction.SHORT), int(Direction.HOLD), int(Direction.LONG), int(Direction.FLAT)
 CROSSED, STOP, FLOOR_STOP, WINDOW_END = (
@@ -21,6 +22,10 @@ CROSSED, STOP, FLOOR_STOP, WINDOW_END = (
     int(FillReason.WINDOW_END),
 )
 RUNNING, SESSION_CLOSE, CAPITAL_FLOOR = int(EndReason.RUNNING), int(EndReason.SESSION_CLOSE), int(EndReason.CAPITAL_FLOOR)
+STEP_LIMIT = int(EndReason.STEP_LIMIT)
+
+START_PURPOSE = 0x73747274
+"""Philox stream of the rows at which lanes begin ("strt")."""
 
 
 class Gates(NamedTuple):
@@ -224,8 +229,11 @@ def log_unplayed(lane, row, reason, before, is_drain, state, out):
 
 
 @scalar
-def begin(lane, out):
-    """Nothing written yet in this step."""
+def begin(lane, row, out):
+    """Nothing decided, closed or written yet in this step, which plays `row`."""
+    out.row[lane] = row
+    out.decided[lane] = 0
+    out.closed[lane] = 0
     if out.counts.shape[1] > 0:
         out.counts[a.ORDERS_WRITTEN, lane] = 0
         out.counts[a.FILLS_WRITTEN, lane] = 0
@@ -242,8 +250,9 @@ def finish(lane, row, plan, state):
 
 @scalar
 def skip_dead(lane, row, is_drain, state, out):
-    """A dead lane's step: nothing happens, and the log says so."""
-    begin(lane, out)
+    """The step of a lane that is dead or at its end: nothing happens, and the log says so."""
+    begin(lane, row, out)
+    out.closed[lane] = is_drain
     out.reward[lane] = 0
     out.end_reason[lane] = NOT_PLAYED
     out.terminated[lane] = 0
@@ -253,11 +262,52 @@ def skip_dead(lane, row, is_drain, state, out):
 
 
 @scalar
-def step_lane(lane, picks, market, plan, params, state, out):
-    """One decision of one lane (docs/step.md). A fault leaves the lane as it was, with its code in `out.fault`."""
+def close_lane(lane, market, plan, params, state, out):
+    """Close what is open where the lane stands: at the drain of its window, or before it at the next row that is deep enough. Nothing is
+    decided, and no gate acts; a lane that had breached ends by the floor. One that is past its end stays there."""
     row = state[s.CURSOR, lane]
-    if row >= params[a.DECISIONS]:
-        out.fault[lane] = a.FAULT_PAST_END
+    if state[s.STATUS, lane] != s.LIVING:
+        skip_dead(lane, row, 0 if state[s.STATUS, lane] == s.DRAINED else 1, state, out)
+        state[s.CLOCK, lane] += 1
+        state[s.STATUS, lane] = s.DRAINED
+        return
+    begin(lane, row, out)
+    out.closed[lane] = 1
+    before = account(lane, state)
+    position = state[s.POSITION, lane]
+    if position != 0:
+        event = plan[row, a.CLOSE_EVENT]
+        ts = market.ts_event[event]
+        side = -1 if position > 0 else 1
+        order = new_order(lane, side, WINDOW_END, ts, params, state)
+        filled = walk(lane, order, abs(position), event, ts, market, params, state, out)
+        log_order(lane, order, ts, NOT_PLAYED, NOT_PLAYED, abs(position), filled, state, out)
+        if filled != abs(position):
+            out.fault[lane] = a.FAULT_DRAIN
+    mark(lane, plan[row, a.MARK_MID2], params, state)
+    reason = STEP_LIMIT
+    if row == plan[row, a.LAST_ROW]:
+        reason = plan[row, a.FINAL_REASON]
+    if state[s.BREACHED, lane] != 0:
+        reason = CAPITAL_FLOOR
+    state[s.LAST_DIRECTION, lane] = 0
+    out.reward[lane] = state[s.EQUITY, lane] - before[1]
+    set_end(lane, reason, out)
+    log_unplayed(lane, row, reason, before, 1, state, out)
+    state[s.CLOCK, lane] += 1
+    state[s.STATUS, lane] = s.DRAINED
+
+
+@scalar
+def step_lane(lane, picks, market, plan, params, state, out):
+    """One decision of one lane (docs/step.md), or its drain where windows end by themselves. A fault leaves the lane as it was, with its
+    code in `out.fault`."""
+    row = state[s.CURSOR, lane]
+    if row == plan[row, a.LAST_ROW]:
+        if params[a.DRAINS] != 0:
+            close_lane(lane, market, plan, params, state, out)
+        else:
+            out.fault[lane] = a.FAULT_PAST_END
         return
     if state[s.STATUS, lane] != s.LIVING:
         skip_dead(lane, row, 0, state, out)
@@ -271,7 +321,8 @@ def step_lane(lane, picks, market, plan, params, state, out):
     if min(conviction, min(health, variance_scale)) < 0 or max(conviction, max(health, variance_scale)) > PPM:
         out.fault[lane] = a.FAULT_INPUT
         return
-    begin(lane, out)
+    begin(lane, row, out)
+    out.decided[lane] = 1
     before = account(lane, state)
     kelly = state[s.KELLY, lane]
     branches = decode_action(action)
@@ -305,33 +356,36 @@ def step_lane(lane, picks, market, plan, params, state, out):
 
 @scalar
 def drain_lane(lane, market, plan, params, state, out):
-    """Close what is open at the drain row. Nothing is decided, and no gate acts; a lane that had breached ends by the floor."""
+    """Close at the window's drain row what is open; a fault before it and after it."""
     row = state[s.CURSOR, lane]
-    if row != params[a.DECISIONS] or state[s.STATUS, lane] == s.DRAINED:
-        out.fault[lane] = a.FAULT_NOT_AT_END if row != params[a.DECISIONS] else a.FAULT_PAST_END
-        return
-    if state[s.STATUS, lane] == s.DEAD:
-        skip_dead(lane, row, 1, state, out)
-        state[s.CLOCK, lane] += 1
-        state[s.STATUS, lane] = s.DRAINED
-        return
-    begin(lane, out)
-    before = account(lane, state)
-    position = state[s.POSITION, lane]
-    if position != 0:
-        event = plan[row, a.FILL_EVENT]
-        side = -1 if position > 0 else 1
-        order = new_order(lane, side, WINDOW_END, plan[row, a.TS_DECIDED], params, state)
-        ts_filled = plan[row, a.TS_FILLED]
-        filled = walk(lane, order, abs(position), event, ts_filled, market, params, state, out)
-        log_order(lane, order, ts_filled, NOT_PLAYED, NOT_PLAYED, abs(position), filled, state, out)
-        if filled != abs(position):
-            out.fault[lane] = a.FAULT_DRAIN
-    mark(lane, plan[row, a.MARK_MID2], params, state)
-    reason = CAPITAL_FLOOR if state[s.BREACHED, lane] != 0 else params[a.FINAL_REASON]
-    state[s.LAST_DIRECTION, lane] = 0
-    out.reward[lane] = state[s.EQUITY, lane] - before[1]
-    set_end(lane, reason, out)
-    log_unplayed(lane, row, reason, before, 1, state, out)
-    state[s.CLOCK, lane] += 1
-    state[s.STATUS, lane] = s.DRAINED
+    if row != plan[row, a.LAST_ROW]:
+        out.fault[lane] = a.FAULT_NOT_AT_END
+    elif state[s.STATUS, lane] == s.DRAINED:
+        out.fault[lane] = a.FAULT_PAST_END
+    else:
+        close_lane(lane, market, plan, params, state, out)
+
+
+@scalar
+def start_row(lane, episode, params, starts):
+    """The row at which a lane begins an episode: uniform over the rows that may be drawn, a function of seed, lane and episode alone."""
+    word, _, _, _ = draw(params[a.SEED], params[a.FIRST_LANE] + lane, episode, START_PURPOSE)
+    return starts.rows[below(word, starts.rows.shape[0])]
+
+
+@scalar
+def restart_lane(lane, params, starts, state):
+    """Begin anew a lane that is dead or drained: capital, next episode, a row drawn anew; log counters go on.
+
+    Returns what that adds to (cash, fees, equity), which is neither gain nor loss.
+    """
+    if state[s.STATUS, lane] == s.LIVING:
+        return 0, 0, 0
+    cash, fees, equity = state[s.CASH, lane], state[s.FEES, lane], state[s.EQUITY, lane]
+    episode = state[s.EPISODE, lane] + 1
+    for field in range(starts.fresh.shape[0]):
+        if starts.fresh[field] != s.KEPT:
+            state[field, lane] = starts.fresh[field]
+    state[s.EPISODE, lane] = episode
+    state[s.CURSOR, lane] = start_row(lane, episode, params, starts)
+    return params[a.INITIAL] - cash, -fees, params[a.INITIAL] - equity

@@ -5,6 +5,7 @@ number of ticks, a side without a price, a crossed, locked or untrusted book mak
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -57,6 +58,14 @@ class Tape:
         return self.events // 4 if self.schema in BAR_NS else self.events
 
 
+class WindowRows(NamedTuple):
+    """One window's rows in a plan: its first decision, its drain, and the end reason (`EndReason`) of who lives there."""
+
+    first: int
+    drain: int
+    final_reason: int
+
+
 @dataclass(frozen=True)
 class Schedule:
     """D decisions and the drain, the same for every lane of a run: a function of tape, clock, latency and window alone.
@@ -65,6 +74,8 @@ class Schedule:
     the one standing at arrival by `ts_event`, or the next tradable one. The next decision comes only after that fill has been received:
     one order in flight per lane, and clock ticks that would come earlier are skipped and counted. Index D is the drain: the last tradable
     event of the window that shows `max_lots` on both sides; nothing is decided there.
+
+    `lob.windows.join` puts several windows into one such plan, each window's decisions and then its drain; R rows in all (D+1 for one).
     """
 
     clock: str
@@ -84,7 +95,17 @@ class Schedule:
     closes_session: np.ndarray  # bool[D]: the session of d is over before d+1
     ticks_skipped: int
     final_reason: int  # EndReason of the drain: WINDOW_END, STEP_LIMIT or TAPE_END
+    joined: tuple[WindowRows, ...] = ()  # the windows of a joined plan; none: these rows are one window's, and nothing was joined
+
+    @property
+    def windows(self) -> tuple[WindowRows, ...]:
+        return self.joined or (WindowRows(0, self.rows - 1, self.final_reason),)
+
+    @property
+    def rows(self) -> int:
+        """Decisions and drains."""
+        return len(self.ts_decided_ns)
 
     @property
     def decisions(self) -> int:
-        return len(self.ts_decided_ns) - 1
+        return self.rows - len(self.windows)

@@ -135,7 +135,7 @@ def warm_up(make_env: Callable[[int], Env], policy: Policy, lanes: int) -> None:
 
     past = torch.zeros(lanes, policy.window, LANE) if policy.window else None
     picks = policy.act(torch.zeros(lanes, STATE_DIM), past, 0)
-    diag_row(picks, policy.diagnostics(), torch.zeros(lanes, dtype=torch.int8))
+    diag_row(picks, policy.diagnostics(), torch.ones(lanes, dtype=torch.bool))
     few = min(lanes, PARALLEL_FROM)
     env = make_env(few)
     env.observe()
@@ -222,10 +222,10 @@ def _play(env: Env, policy: Policy, log: RunLog, schedule: Schedule, progress: P
         if step < schedule.decisions:
             observation = env.observe()
             observed = now()
-            picks = policy.act(observation, None, step)
+            picks = policy.act(observation, env.history(policy.window) if policy.window else None, step)
             picked = now()
             env.step(picks)
-            of_policy = diag_row(picks, policy.diagnostics(), env.end_reason)
+            of_policy = diag_row(picks, policy.diagnostics(), env.decided)
         else:
             observed = picked = begun
             env.drain()

@@ -20,7 +20,7 @@ import numpy as np
 from cuda_env.config import EnvConfig
 from lob.actions import EndReason, Phase
 from lob.instruments import Instrument
-from tests.market_maker import ES, features, random_tape, second_ticks, slow_schedule
+from tests.market_maker import ES, features, random_tape, second_ticks, session_windows, slow_schedule
 
 CRUDE = Instrument("CL", Fraction(1, 100), Fraction(1000), 2_370_000, 6_000_000_000, "cme_globex")
 MICRO = Instrument("MES", Fraction(1, 4), Fraction(5), 620_001, 1_790_000_001, "cme_globex")
@@ -40,6 +40,10 @@ class Case(NamedTuple):
     latency_ns: int = 2 * 10**6
     events: int = 160
     lanes: int = 6
+    steps: int = 0
+    """Of a case whose sessions are windows of their own; 0: one window over all of them, played once to its end."""
+    restarts: int | None = None
+    first_lane: int = 0
 
 
 TIGHT = {"capital_usd_micros": 40_000_000_000, "floor_usd_micros": 37_000_000_000, "margin_usd_micros": 1_000_000_000}
@@ -54,6 +58,13 @@ CASES = (
     Case(8, {"max_lots": 1_000_000, "capital_usd_micros": 10**15, "floor_usd_micros": -(10**15)}, depth=100_000),
 )
 
+WINDOWED = (
+    Case(9, {"max_lots": 4, "trail_ticks": 12} | TIGHT, volatility=3.0, sessions=4, steps=150, restarts=2**64 - 5, first_lane=3),
+    Case(10, {"max_lots": 6, "floor_usd_micros": 90_000_000_000, "margin_usd_micros": 10**8}, depth=9, sessions=3, steps=70),
+)
+"""Sessions that are windows: with restarts, and as an evaluation plays them."""
+EVERY = CASES + WINDOWED
+
 
 def make_env(case: Case, device: str = "cpu", **options: Any):
     """The case's environment, all tables emitted unless told otherwise."""
@@ -61,7 +72,12 @@ def make_env(case: Case, device: str = "cpu", **options: Any):
 
     tape = random_tape(case.seed, case.events, case.sessions, case.volatility, case.depth, instrument=case.instrument)
     config = EnvConfig(**case.config)
-    schedule = slow_schedule(tape, second_ticks(tape, case.period_s), case.latency_ns, config.max_lots, case.final)
+    if case.steps:
+        reasons = (EndReason.WINDOW_END, EndReason.TAPE_END, EndReason.STEP_LIMIT)
+        schedule = session_windows(tape, case.sessions, case.latency_ns, config.max_lots, case.period_s, reasons)
+    else:
+        schedule = slow_schedule(tape, second_ticks(tape, case.period_s), case.latency_ns, config.max_lots, case.final)
+    options = {"restarts": case.restarts, "first_lane": case.first_lane} | options
     return Env(tape, schedule, features(schedule, case.seed), config, case.lanes, Phase.TRAIN, device=device, **options)
 
 
@@ -130,6 +146,9 @@ class Njit:
     def drain(self) -> None:
         self.env.drain()
 
+    def close_all(self) -> None:
+        self.env.close_all()
+
     def world(self) -> Any:
         return each(self.env.world, lambda tensor: tensor.cpu().numpy())
 
@@ -153,6 +172,9 @@ class Plain:
 
     def drain(self) -> None:
         assert not self.kernels.drain(self.grids)
+
+    def close_all(self) -> None:
+        assert not self.kernels.close_all(self.grids)
 
     def world(self) -> Any:
         return each(self.grids, lambda grid: grid.numpy())
@@ -185,12 +207,18 @@ class Simulated:
 
         self._launch(self.k.step, self.lanes, Picks(*(Grid(row) for row in inputs)))
         self._after()
+        if self.grids.starts.rows.size:
+            self._launch(self.k.restart, self.lanes)
 
     def observe(self) -> None:
         self._launch(self.k.observe, self.lanes * self.k.WARP)
 
     def drain(self) -> None:
         self._launch(self.k.drain, self.lanes)
+        self._after()
+
+    def close_all(self) -> None:
+        self._launch(self.k.close_all, self.lanes)
         self._after()
 
     def world(self) -> Any:
@@ -201,12 +229,15 @@ def trace(case: Case, build: type, device: str = "cpu") -> dict[str, np.ndarray]
     """Everything that the case wrote in a build: every step's state, outputs, stored rows, sums and observations."""
     env = make_env(case, device)
     player = build(env)
-    inputs = random_inputs(case, env.schedule.decisions)
+    count = case.steps or env.schedule.decisions
+    inputs = random_inputs(case, count)
     steps: dict[str, list[np.ndarray]] = {}
-    for step in range(env.schedule.decisions + 1):
+    for step in range(count + 1):
         player.observe()
-        if step < env.schedule.decisions:
+        if step < count:
             player.step(inputs[step])
+        elif case.steps:
+            player.close_all()
         else:
             player.drain()
         for name, array in written(player.world(), case.lanes).items():
@@ -218,7 +249,8 @@ def written(world: Any, lanes: int) -> dict[str, np.ndarray]:
     """What a step left, one leading axis; stored rows without the slots that were not used."""
     out = world.out
     arrays = {"state": world.state[:, :lanes], "observation": world.observation, "last_observation": world.last_observation}
-    arrays |= {name: getattr(out, name) for name in ("reward", "end_reason", "terminated", "truncated", "fault")}
+    names = ("reward", "end_reason", "terminated", "truncated", "fault", "row", "last_row", "decided", "closed")
+    arrays |= {name: getattr(out, name) for name in names}
     arrays |= {"steps": out.steps[:, :lanes], "counts": out.counts[:, :lanes]}
     arrays |= {name: getattr(world.sums, name) for name in ("merged", "previous", "moved", "cumulated")}
     result = {name: array[None].copy() for name, array in arrays.items()}
@@ -232,17 +264,17 @@ def written(world: Any, lanes: int) -> dict[str, np.ndarray]:
 def trace_elsewhere(build: str, cases: tuple[Case, ...], folder: Path) -> list[dict[str, np.ndarray]]:
     """`trace` of each case in a process of its own, with the switches that the build needs."""
     switches = {"NUMBA_DISABLE_JIT": "1"} | ({"NUMBA_ENABLE_CUDASIM": "1"} if build == "cudasim" else {})
-    numbers = ",".join(str(CASES.index(case)) for case in cases)
+    numbers = ",".join(str(EVERY.index(case)) for case in cases)
     house = Path(__file__).resolve().parent.parent
     command = [sys.executable, "-m", "tests.env_builds", build, numbers, str(folder)]
     done = subprocess.run(command, cwd=house, env=os.environ | switches, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return [dict(np.load(folder / f"{build}{CASES.index(case)}.npz")) for case in cases]
+    return [dict(np.load(folder / f"{build}{EVERY.index(case)}.npz")) for case in cases]
 
 
 def short(case: Case) -> Case:
     """The case with few events and lanes: the simulator is slow."""
-    return case._replace(events=40, lanes=3, sessions=1)
+    return case._replace(events=40, lanes=3, sessions=2 if case.steps else 1, steps=min(case.steps, 25))
 
 
 BUILDS = {"plain": Plain, "cudasim": Simulated}
@@ -250,5 +282,5 @@ BUILDS = {"plain": Plain, "cudasim": Simulated}
 if __name__ == "__main__":
     which, chosen, target = sys.argv[1:]
     for number in map(int, chosen.split(",")):
-        played = short(CASES[number]) if which == "cudasim" else CASES[number]
+        played = short(EVERY[number]) if which == "cudasim" else EVERY[number]
         np.savez(Path(target) / f"{which}{number}.npz", **trace(played, BUILDS[which]))

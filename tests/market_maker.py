@@ -1,5 +1,6 @@
 """Random small tapes and a slow decision schedule, for tests of the environment. Plain loops; shares no code with `lob.schedule`."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from lob.actions import EndReason
 from lob.instruments import Instrument
 from lob.tape import Schedule, Tape
+from lob.windows import join
 
 SECOND = 10**9
 ES = Instrument("ES", Fraction(1, 4), Fraction(50), 2_250_000, 17_900_000_000, "cme_globex")
@@ -158,6 +160,24 @@ def slow_schedule(tape: Tape, ticks_ns: list[int], latency_ns: int, max_lots: in
     )  # fmt: skip
 
 
+def until(tape: Tape, stop: int) -> Tape:
+    """The tape's first rows."""
+    rows = (
+        "ts_event_ns", "ts_recv_ns", "bid_ticks", "ask_ticks", "bid_lots", "ask_lots", "trusted", "tradable", "trade_side", "trade_lots",
+        "point", "source", "row", "session",
+    )  # fmt: skip
+    return replace(tape, **{name: getattr(tape, name)[:stop] for name in rows})
+
+
+def session_windows(tape: Tape, sessions: int, latency_ns: int, max_lots: int, period_s: float = 1.0, reasons=(EndReason.WINDOW_END,)):
+    """A plan joined of one window for each session of a `random_tape`; `reasons` are their ends in turn."""
+    ticks, per, parts = second_ticks(tape, period_s), tape.events // sessions, []
+    for i, open_ns in enumerate(tape.session_open_ns.tolist()):
+        own = [t for t in ticks if open_ns <= t < open_ns + 3600 * SECOND]
+        parts.append(slow_schedule(until(tape, per * (i + 1)), own, latency_ns, max_lots, reasons[i % len(reasons)]))
+    return join(parts)
+
+
 def second_ticks(tape: Tape, period_s: float = 1.0) -> list[int]:
     """Clock ticks over a tape's whole span."""
     period = int(period_s * SECOND)
@@ -173,7 +193,7 @@ def second_ticks(tape: Tape, period_s: float = 1.0) -> list[int]:
 
 
 def features(schedule: Schedule, seed: int = 0) -> np.ndarray:
-    """Random market slots, zeros in the lane's: float32[D+1, 128]."""
-    values = np.random.default_rng(seed).normal(size=(schedule.decisions + 1, 128)).astype(np.float32)
+    """Random market slots, zeros in the lane's: float32[R, 128]."""
+    values = np.random.default_rng(seed).normal(size=(schedule.rows, 128)).astype(np.float32)
     values[:, 96:] = 0
     return values

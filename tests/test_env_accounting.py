@@ -198,7 +198,7 @@ def test_diag_sums_what_the_tables_hold():
             kelly = steps["kelly_cap_lots"] < np.minimum(steps["scaled_lots"], steps["margin_cap_lots"])
             assert diag["gate.margin_cap"] == (margin & sized).sum()
             assert diag["gate.kelly_cap"] == (kelly & sized).sum()
-            assert diag["lanes.played"] == (steps["picked_action"] >= 0).sum() == env.played.sum()
+            assert diag["lanes.played"] == (steps["picked_action"] >= 0).sum() == env.decided.sum()
 
 
 def one_step(env, inputs, step):

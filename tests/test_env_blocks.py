@@ -8,7 +8,7 @@ from cuda_env.blocks import NULL, BlockLog
 from cuda_env.env import EMIT
 from lob.errors import BadInput
 from lob.tables import Column
-from tests.env_builds import CASES, Njit, make_env, random_inputs
+from tests.env_builds import CASES, EVERY, Njit, make_env, random_inputs
 
 LEVELS = {"full": EMIT, "fills": ("fills", "trades"), "trades": ("trades",), "diag": ()}
 EXTRA = (
@@ -46,18 +46,21 @@ def assert_same_rows(found, wanted):
 
 def play_blocks(env, steps: int) -> tuple[list, list, list[int]]:
     """(drained blocks, single steps, steps of each block) over all decisions and the drain."""
-    case_inputs = random_inputs(env.case, env.schedule.decisions)
+    played = env.case.steps or env.schedule.decisions
+    case_inputs = random_inputs(env.case, played)
     block, player = BlockLog(env, steps), Njit(env)
     blocks, singles, sizes = [], [], []
-    for step in range(env.schedule.decisions + 1):
+    for step in range(played + 1):
         player.observe()
-        if step < env.schedule.decisions:
+        if step < played:
             player.step(case_inputs[step])
+        elif env.case.steps:
+            player.close_all()
         else:
             player.drain()
         block.capture()
         singles.append(one_by_one(env))
-        if (step + 1) % steps == 0 or step == env.schedule.decisions:
+        if (step + 1) % steps == 0 or step == played:
             blocks.append(block.drain())
             sizes.append(len(blocks[-1]["diag"]["step"]))
     return blocks, singles, sizes
@@ -71,11 +74,11 @@ def cased(case, **options):
 
 @pytest.mark.parametrize("steps", [1, 3, 64])
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("number", [0, 1, 2, 7])
+@pytest.mark.parametrize("number", [0, 1, 2, 7, *range(len(CASES), len(EVERY))])
 def test_a_blocks_rows_are_those_of_its_steps(number, level, steps):
-    env = cased(CASES[number], emit=LEVELS[level])
+    env = cased(EVERY[number], emit=LEVELS[level])
     blocks, singles, sizes = play_blocks(env, steps)
-    played = env.schedule.decisions + 1
+    played = (env.case.steps or env.schedule.decisions) + 1
     assert sizes == [steps] * (played // steps) + [played % steps] * (played % steps > 0)
     assert_same_rows(joined(blocks), joined(singles))
     if "trades" in env.emit:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.env_builds import CASES, Njit, short, trace, trace_elsewhere
+from tests.env_builds import CASES, WINDOWED, Njit, short, trace, trace_elsewhere
 from tests.test_env_three_builds import assert_equal
 
 
 @pytest.mark.cudasim
 def test_simulated_cuda_kernels_equal_njit_bit_for_bit(tmp_path):
-    cases = (CASES[0], CASES[2])
+    cases = (CASES[0], CASES[2], WINDOWED[0])
     for case, simulated in zip(cases, trace_elsewhere("cudasim", cases, tmp_path), strict=True):
         assert_equal(trace(short(case), Njit), simulated)

@@ -5,7 +5,7 @@ import pytest
 
 from cuda_env import arrays as a
 from lob.actions import EndReason
-from tests.env_builds import CASES, Njit, make_env, random_inputs, trace, trace_elsewhere
+from tests.env_builds import CASES, EVERY, Njit, make_env, random_inputs, trace, trace_elsewhere
 
 
 def assert_equal(one, other):
@@ -17,11 +17,11 @@ def assert_equal(one, other):
 
 @pytest.fixture(scope="module")
 def njit():
-    return [trace(case, Njit) for case in CASES]
+    return [trace(case, Njit) for case in EVERY]
 
 
 def test_plain_python_equals_njit_bit_for_bit(njit, tmp_path):
-    for compiled, plain in zip(njit, trace_elsewhere("plain", CASES, tmp_path), strict=True):
+    for compiled, plain in zip(njit, trace_elsewhere("plain", EVERY, tmp_path), strict=True):
         assert_equal(compiled, plain)
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from lob.actions import NOT_PLAYED
 from lob.errors import BadInput, NotFound
 from lob.layout import OFFSET
 from policy.builtin import NAMES, make
@@ -167,6 +166,6 @@ def test_every_builtin_says_who_it_is_and_writes_into_its_own_buffers():
 def test_the_diag_row_sums_gate_inputs_over_lanes_that_played():
     picks = constant_picks(3, "cpu")
     picks.conviction_ppm.copy_(torch.tensor([1, 20, 300]))
-    row = diag_row(picks, NO_VALUES, torch.tensor([0, NOT_PLAYED, 5], dtype=torch.int8))
+    row = diag_row(picks, NO_VALUES, torch.tensor([True, False, True]))
     assert list(row) == [column.name for column in DIAG]
     assert list(row.values()) == [301, 2_000_000, 2_000_000, None, None]
