@@ -26,6 +26,8 @@ Written by `python -m docs.generate` from the declarations (`cuda_env/tables.py`
   checkpoint: later rows, which it logs again, move to `abandoned/<n>/journal/`, and `abandoned/<n>/rewind.json` counts them. They are
   no part of the run: chain, readers and SQL pass them over, `sim verify` and the columns `abandoned_steps` and `abandoned_rows` of `runs`
   name them. Finished, it has the bytes of a run that never stopped, but for `timing` and `attempts`, which has a row for each start.
+- `checkpoints/step-00001000/` of a training run holds the network's checkpoint (`manifest.json`, `tensors.pt`) and what else a resume needs
+  (`state.json`, `state.pt`); `last` and `best` lead to the newest one and to the one that did best on the validation days.
 
 In SQL (`sim sql --runs RUNS "select … from steps"`) every table has `run_id`; a coded column shows its names and keeps its codes as
 `<name>_code`; each `*_usd_micros` column is joined by `*_usd`, the same number as DECIMAL(18,6).

@@ -1,6 +1,7 @@
 """Laws of replay, verify, seal and sql over runs, from a shell's point of view: what the README promises, on a small synthetic day."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -70,6 +71,19 @@ def test_the_same_command_makes_the_same_bytes_on_any_number_of_threads(market, 
     assert again["run"] != played["run"]
     assert again["head"] == played["head"]
     assert again["summary"] == played["summary"]
+
+
+def test_rows_that_a_resume_set_aside_are_named_by_verify_and_sql_and_falsify_nothing(market, played, tmp_path, capfd):
+    run = shutil.copytree(market / played["run"], tmp_path / "run")
+    clean = document(here(capfd, "verify", str(run), "--store", str(market / "S"), "--json"))
+    (run / "abandoned" / "1").mkdir(parents=True)
+    (run / "abandoned" / "1" / "rewind.json").write_text('{"kept_steps": 7, "rows": {"diag": 3, "trades": 1200}, "steps": 10}')
+    verdict = document(here(capfd, "verify", str(run), "--store", str(market / "S"), "--json"))
+    said = "set aside when the run was resumed, and no part of it: 1,203 rows of 3 steps after step 7 in abandoned/1"
+    assert (verdict["ok"], clean["abandoned"], verdict["abandoned"]) == (True, "", said)
+    assert f"\nabandoned: {said}\n" in here(capfd, "verify", str(run), "--store", str(market / "S")).stdout
+    answer = document(here(capfd, "sql", "select abandoned_steps, abandoned_rows from runs", "--runs", str(run), "--json"))
+    assert answer["rows"] == [[3, 1203]]
 
 
 def test_sql_over_a_run_shows_names_and_dollars(market, played, capfd, monkeypatch):

@@ -41,7 +41,7 @@ def checkpoint(log):
 def start(run_dir):
     """The log of a run that begins, or of one that goes on from its checkpoint."""
     try:
-        begun = (run_dir / "chain.jsonl").read_bytes().endswith(b"\n")
+        begun = b"\n" in (run_dir / "chain.jsonl").read_bytes()
     except FileNotFoundError:
         begun = False
     if not begun:
