@@ -15,11 +15,11 @@ import pytest
 from store.run_check import verify_chain
 from store.run_read import read_run, read_table, seal
 from store.runlog import RunLog
+from tests.kills import KILLED, die_at_event, in_child
 from tests.runlog_runs import IDENTITY, TABLES, expected, plain_rows, same_rows, write_run, write_steps
 
 REPO = Path(__file__).resolve().parent.parent
 STEPS = 400
-KILLED = 9
 
 
 @pytest.fixture(scope="module")
@@ -82,28 +82,8 @@ def test_a_run_killed_at_a_random_moment_is_a_prefix_and_can_be_made_whole(tmp_p
 
 
 def killed_at_event(work, number):
-    """Run `work` in a child that dies, without unwinding, at its `number`-th call that touches the file system; whether it died."""
-    child = os.fork()
-    if child == 0:
-        left = number
-
-        def count(event, arguments):
-            nonlocal left
-            if event in ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.scandir"):
-                left -= 1
-                if left < 0:
-                    os._exit(KILLED)
-
-        try:
-            sys.addaudithook(count)
-            work()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    assert code in (0, KILLED), f"the child failed with {code}"
-    return code == KILLED
+    """Whether `work` in a child comes to its `number`-th call that touches the file system, at which it dies."""
+    return in_child(lambda: die_at_event(number, work)) == KILLED
 
 
 def broken_off(run_dir):
