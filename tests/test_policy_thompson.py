@@ -138,6 +138,15 @@ def test_under_the_contrarian_sign_the_sample_is_negated():
         assert abs(shares(picked(heads, "thompson", support, controls=controls))[FLAT] - expected) < 0.01
 
 
+def test_where_every_distribution_has_collapsed_only_epsilon_still_tries_the_rest():
+    """Why epsilon acts on the direction under Thompson too: samples of what is sure are all the same."""
+    support = torch.tensor([-1.0, 0.0, 1.0])
+    heads = heads_with_directions([0.0, 0.0, 1.0, 0.0], 10_000, support)
+    assert shares(picked(heads, "thompson", support)).tolist() == [0, 0, 1, 0]
+    exploring = picked(heads, "thompson", support, explore=True, controls=select_controls(epsilon=0.4))
+    assert shares(exploring) == pytest.approx([0.1, 0.1, 0.7, 0.1], abs=0.015)
+
+
 def test_thompson_samples_the_direction_alone():
     """E20: on the magnitude, whose larger size has the larger spread, it would saturate; there the draw is Boltzmann's."""
     support, probabilities, quantiles = gaussian_atoms(-0.005, 0.05)
