@@ -12,6 +12,7 @@ import torch
 
 from lob.actions import Direction
 from policy.controls import select_controls
+from policy.distributions import Atoms
 from tests.select_cases import heads_with_directions, picked, set_direction, shares
 
 SHORT, HOLD, LONG, FLAT = map(int, Direction)
@@ -126,6 +127,11 @@ def test_0e_t2_gate_a_thompson_learner_finds_the_edge():
 def test_0e_t3_the_first_sample_of_long_is_positive_three_times_in_ten():
     found = shares(picked(two_arms(100_000, P_LONG), "thompson", BANDIT, seed=6))[LONG]
     assert abs(found - 0.30) < 0.005
+
+
+def test_a_draw_at_a_boundary_meets_the_atom_after_it_and_one_without_probability_never():
+    atoms = Atoms(torch.tensor([0.0, 0.5, 0.5, 0.0]).expand(4, 4), torch.tensor([10.0, 20.0, 30.0, 40.0]))
+    assert atoms.sample(torch.tensor([0.0, 0.25, 0.5, 1 - 2.0**-24])).tolist() == [20, 20, 30, 30]
 
 
 def test_under_the_contrarian_sign_the_sample_is_negated():
