@@ -5,6 +5,7 @@ within `CLIP` where it was normalised.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,23 +50,24 @@ def fixed(period_s: float = 1.0) -> Normaliser:
     return Normaliser(mean, std, f"fixed, for ticks of {period_s:g} s")
 
 
-def fit(features: np.ndarray, label: str, declared: Normaliser) -> Normaliser:
-    """Mean and population std of each column of raw features float32[n, 128], in two passes over float64.
+def fit(features: np.ndarray | Sequence[np.ndarray], label: str, declared: Normaliser) -> Normaliser:
+    """Mean and population std of each column of raw features float32[n, 128], or of the parts of such, in two passes over float64.
 
     A constant column gets std 1. A return column whose std leaves RETURN_STD_BOUNDS falls back to that of `declared`, and is named. Raises
     BadInput: fewer than two rows, a value that is not finite.
     """
-    if len(features) < 2:
-        raise BadInput(f"normalisation cannot be fitted on {len(features)} decisions ({label}): state a longer range")
-    x = features.astype(np.float64)
-    if not np.isfinite(x).all():
-        row, slot = np.argwhere(~np.isfinite(x))[0]
-        raise BadInput(f"feature {SLOTS[slot]} of decision {row} is not finite ({label}): normalisation cannot be fitted on it")
+    parts = [features] if isinstance(features, np.ndarray) else features
+    count = sum(map(len, parts))
+    if count < 2:
+        raise BadInput(f"normalisation cannot be fitted on {count} decisions ({label}): state a longer range")
     mean, std, fell_back = np.zeros(STATE_DIM), np.ones(STATE_DIM), []
     for slot in range(STATE_DIM):
+        column = np.concatenate([part[:, slot] for part in parts]).astype(np.float64)
+        if not np.isfinite(column).all():
+            row = int(np.flatnonzero(~np.isfinite(column))[0])
+            raise BadInput(f"feature {SLOTS[slot]} of decision {row} is not finite ({label}): normalisation cannot be fitted on it")
         if STAGE[slot] in _PASSED:
             continue
-        column = x[:, slot]
         mean[slot] = column.mean()
         if column.min() == column.max():
             mean[slot] = column[0]

@@ -62,13 +62,34 @@ def prepare(
     window: Window,
 ) -> tuple[Tape, Schedule]:
     """Tape and schedule of the columns `columns_of(schema)` over `read_range`. Raises BadInput as tape and schedule do."""
-    held: Sessions = sessions(instrument.calendar, *read_range(instrument, window.start_ns, window.end_ns))
+    tape = tape_of(
+        arrays, undefined, source, row, sources, instrument, schema, read_range(instrument, window.start_ns, window.end_ns),
+        window.slippage_ticks,
+    )  # fmt: skip
+    return tape, plan_of(tape, window)
+
+
+def tape_of(
+    arrays: dict[str, np.ndarray],
+    undefined: dict[str, np.ndarray],
+    source: np.ndarray,
+    row: np.ndarray,
+    sources: tuple[str, ...],
+    instrument: Instrument,
+    schema: str,
+    read: tuple[int, int],
+    slippage_ticks: int,
+) -> Tape:
+    """The tape of the columns read over the range `read`. Raises BadInput."""
+    held: Sessions = sessions(instrument.calendar, *read)
     if schema in BAR_NS:
-        tape = bar_tape(arrays, undefined, source, row, sources, instrument, schema, held, window.slippage_ticks)
-    else:
-        tape = book_tape(arrays, undefined, source, row, sources, instrument, held)
-    plan = schedule(tape, window.clock, window.start_ns, window.end_ns, window.latency_ns, window.max_lots, window.step_limit)
-    return tape, plan
+        return bar_tape(arrays, undefined, source, row, sources, instrument, schema, held, slippage_ticks)
+    return book_tape(arrays, undefined, source, row, sources, instrument, held)
+
+
+def plan_of(tape: Tape, window: Window) -> Schedule:
+    """The window's schedule on a tape that begins at the open of the session that holds its start. Raises BadInput."""
+    return schedule(tape, window.clock, window.start_ns, window.end_ns, window.latency_ns, window.max_lots, window.step_limit)
 
 
 def raw_features(tape: Tape, plan: Schedule) -> np.ndarray:

@@ -4,13 +4,20 @@ A *window* is [start, end) of decisions with a drain of its own. Joined, the row
 decisions and then its drain; a lane plays the rows of one window and never leaves it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from lob.records import BAR_NS
 from lob.tape import Schedule, Tape, WindowRows
+
+TAPE_ROWS = (
+    "ts_event_ns", "ts_recv_ns", "bid_ticks", "ask_ticks", "bid_lots", "ask_lots", "trusted", "tradable", "trade_side", "trade_lots",
+    "point", "source", "row", "session",
+)  # fmt: skip
+TAPE_SESSIONS = ("session_dates", "session_open_ns", "session_close_ns")
+"""Columns of a tape over its rows, and over its sessions."""
 
 
 def join(schedules: Sequence[Schedule], first_events: Sequence[int] | None = None) -> Schedule:
@@ -56,6 +63,35 @@ def join(schedules: Sequence[Schedule], first_events: Sequence[int] | None = Non
         final_reason=schedules[-1].final_reason,
         joined=tuple(windows),
     )
+
+
+def join_tapes(tapes: Sequence[Tape]) -> tuple[Tape, list[int]]:
+    """One tape of the rows of all, one tape after another in order of time, and the row at which each begins.
+
+    Times ascend within each part; sources are merged, counts of barred and noted rows added. The parts have one schema.
+    """
+    sources = tuple(dict.fromkeys(sha for tape in tapes for sha in tape.sources))
+    place = {sha: i for i, sha in enumerate(sources)}
+    firsts = np.cumsum([0, *(tape.events for tape in tapes[:-1])]).tolist()
+    rows = {name: np.concatenate([getattr(tape, name) for tape in tapes]) for name in (*TAPE_ROWS, *TAPE_SESSIONS)}
+    renamed = [np.array([place[sha] for sha in tape.sources], np.int32)[tape.source] for tape in tapes]
+    return Tape(
+        instrument=tapes[0].instrument,
+        schema=tapes[0].schema,
+        **rows | {"source": np.concatenate(renamed)},
+        sources=sources,
+        barred=_added(tape.barred for tape in tapes),
+        noted=_added(tape.noted for tape in tapes),
+        notes=tuple(dict.fromkeys(note for tape in tapes for note in tape.notes)),
+    ), firsts
+
+
+def _added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for one in counts:
+        for name, count in one.items():
+            total[name] = total.get(name, 0) + count
+    return total
 
 
 class WindowOf(NamedTuple):

@@ -80,6 +80,16 @@ class TapeConfig(Section):
     fit_end_ns: TimeNs | None = None
     """[fit_start, fit_end): the range that the features' normalisation is fitted on; none: the instrument's fixed one."""
 
+    windows: tuple[tuple[TimeNs, TimeNs], ...] | None = Field(default=None, min_length=1)
+    """[start, end) of each window, ascending and disjoint, within [start_ns, end_ns): each has a drain of its own (`lob.windows`), and
+    a step limit holds for each. None: one window from start to end, drained for all lanes at once."""
+
+    @field_validator("windows", mode="before")
+    @classmethod
+    def _as_tuples(cls, windows: Any) -> Any:
+        """From lists too, as JSON has them."""
+        return tuple(tuple(w) if isinstance(w, list) else w for w in windows) if isinstance(windows, list | tuple) else windows
+
     @field_validator("market_schema")
     @classmethod
     def _known_schema(cls, name: str) -> str:
@@ -102,13 +112,14 @@ class TapeConfig(Section):
             raise ValueError(f"the start {format_time_ns(self.start_ns)} is not before the end {format_time_ns(self.end_ns)}")
         if (self.fit_start_ns is None) != (self.fit_end_ns is None):
             raise ValueError("a fit range needs both its start and its end")
-        if self.fit_start_ns is not None and self.fit_end_ns is not None:
-            if self.fit_start_ns >= self.fit_end_ns:
-                raise ValueError("the fit range's start is not before its end")
-            if self.fit_end_ns > self.start_ns:
-                raise ValueError(
-                    "the fit range ends after the window's start, so the policy would look ahead: end it at or before the start"
-                )
+        if self.fit_start_ns is not None and self.fit_end_ns is not None and self.fit_start_ns >= self.fit_end_ns:
+            raise ValueError("the fit range's start is not before its end")
+        last = self.start_ns
+        for start, end in self.windows or ():
+            if start < last or start >= end or end > self.end_ns:
+                said = f"window {format_time_ns(start)} to {format_time_ns(end)}"
+                raise ValueError(f"{said} is empty, leaves the range, or begins before the one before it ends")
+            last = end
         return self
 
 
@@ -159,6 +170,8 @@ class RunConfig(Section):
     def _complete(self) -> RunConfig:
         if None in (self.env.fee_usd_micros, self.env.margin_usd_micros, self.env.floor_usd_micros):
             raise ValueError("env leaves a fee, margin or floor open; build the config with run_config")
+        if self.phase != "train" and self.tape.fit_end_ns is not None and self.tape.fit_end_ns > self.tape.start_ns:
+            raise ValueError("the fit range ends after the window's start, so the policy would look ahead: end it at or before the start")
         sampled = self.log.level.partition(":")[2]
         if sampled and int(sampled) > self.lanes:
             raise ValueError(f"level {self.log.level} asks for more lanes than the run's {self.lanes}")
@@ -220,8 +233,11 @@ def _bad_field(error: ValidationError) -> BadField:
 
 
 def hashed_document(config: RunConfig, policy_identity: dict[str, Any]) -> dict[str, Any]:
-    """What the config hash is taken over, as JSON values."""
-    return config.model_dump(exclude={"execution", "policy"}) | {"policy": policy_identity}
+    """What the config hash is taken over, as JSON values. A tape without windows says nothing of them."""
+    document = config.model_dump(exclude={"execution", "policy"}) | {"policy": policy_identity}
+    if config.tape.windows is None:
+        del document["tape"]["windows"]
+    return document
 
 
 def config_hash(document: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lob.actions import EndReason
 from lob.errors import BadInput
-from sim.config import RunConfig
+from sim.config import RunConfig, TapeConfig
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from lob.instruments import Instrument
     from lob.normalise import Normaliser
     from lob.tape import Schedule, Tape
+    from store.catalog import Part
     from store.market_read import MarketColumns
 
 REBUILD = "run the same command with --rebuild-features"
@@ -31,14 +33,14 @@ class Loaded:
 
     tape: Tape
     schedule: Schedule
-    features: np.ndarray  # float32[D+1, 128], normalised
+    features: np.ndarray  # float32[R, 128], normalised
     normaliser: Normaliser
     provenance: dict[str, Any]
     notes: tuple[str, ...]
 
 
 def load(store: Path, config: RunConfig, rebuild: bool = False, normaliser: Normaliser | None = None) -> Loaded:
-    """Tape, schedule and normalised features of a run.
+    """Tape, schedule and normalised features of a run; with `config.tape.windows`, joined (`sim.tape_windows`).
 
     The store is read from the open of the session that holds the start. Features come from the cache; where they are not in it yet, or
     with `rebuild`, they are computed and put there (a store that cannot be written gives a note, not a failure). `normaliser` is what a
@@ -47,10 +49,15 @@ def load(store: Path, config: RunConfig, rebuild: bool = False, normaliser: Norm
     """
     from lob.coverage import window_notes
     from lob.normalise import apply
-    from lob.prepare import Window, prepare, raw_features
-    from store.feature_cache import features_hash, read_features, schema_hash, write_features
+    from lob.prepare import Window, prepare, raw_features, read_range
+    from store.feature_cache import read_features, write_features
+    from store.market_read import list_parts
 
     settings = config.tape
+    if settings.windows is not None:
+        from sim.tape_windows import load_windows
+
+        return load_windows(store, config, rebuild, normaliser)
     instrument, schema = config.instrument.instrument(), settings.market_schema
     window = Window(
         settings.clock,
@@ -61,14 +68,15 @@ def load(store: Path, config: RunConfig, rebuild: bool = False, normaliser: Norm
         settings.step_limit,
         settings.slippage_ticks,
     )
-    columns = _read(store, config.instrument.symbol, instrument, schema, settings.start_ns, settings.end_ns)
+    span = read_range(instrument, settings.start_ns, settings.end_ns)
+    columns = read(store, config, span)
     tape, plan = prepare(
         columns.arrays, columns.undefined, columns.source, columns.row, columns.sources, instrument, schema, window
     )  # fmt: skip
-    if plan.final_reason == EndReason.TAPE_END and _goes_on(store, config.instrument.symbol, schema, settings.end_ns):
+    if plan.final_reason == EndReason.TAPE_END and goes_on(list_parts(store), config, settings.end_ns):
         plan = dataclasses.replace(plan, final_reason=int(EndReason.WINDOW_END))
     normaliser = _normaliser(store, config, instrument, window, normaliser)
-    parameters = _parameters(config, columns.data_hash, normaliser)
+    parameters = feature_parameters(config, columns.data_hash, normaliser.fingerprint)
     notes = list(window_notes(tape, plan, settings.start_ns, settings.end_ns))
     features = None if rebuild else read_features(store, parameters, REBUILD)
     if features is None:
@@ -77,32 +85,47 @@ def load(store: Path, config: RunConfig, rebuild: bool = False, normaliser: Norm
             write_features(store, parameters, features, normaliser.mean, normaliser.std, normaliser.label)
         except BadInput as error:
             notes.append(f"{error}; the features were computed and not kept")
-    if len(features) != plan.decisions + 1:
-        raise AssertionError(f"the cache gave {len(features)} rows for {plan.decisions + 1} steps under one key")
+    if len(features) != plan.rows:
+        raise AssertionError(f"the cache gave {len(features)} rows for {plan.rows} steps under one key")
     if normaliser.fell_back:
         notes.append(f"the normaliser's fitted scale of {', '.join(normaliser.fell_back)} is out of bounds: the declared one is used")
-    return Loaded(
-        tape,
-        plan,
-        features,
-        normaliser,
-        _provenance(tape, columns, normaliser, schema_hash(), features_hash(features), settings, instrument),
-        tuple(notes),
-    )
+    origin = {"data_hash": columns.data_hash, "read_start_ns": span[0], "read_end_ns": span[1]}
+    return Loaded(tape, plan, features, normaliser, provenance_of(tape, normaliser, features, settings, origin), tuple(notes))
 
 
-def _read(store: Path, symbol: str, instrument: Instrument, schema: str, start_ns: int, end_ns: int) -> MarketColumns:
-    from lob.prepare import columns_of, read_range
+def read(store: Path, config: RunConfig, span: tuple[int, int]) -> MarketColumns:
+    """The columns that a tape of the config's market is made of, in [start_ns, end_ns). Raises NotFound, BadInput."""
+    from lob.prepare import columns_of
     from store.market_read import read_columns
 
-    return read_columns(store, symbol, schema, *read_range(instrument, start_ns, end_ns), columns_of(schema))
+    schema = config.tape.market_schema
+    return read_columns(store, config.instrument.symbol, schema, *span, columns_of(schema))
 
 
-def _goes_on(store: Path, symbol: str, schema: str, end_ns: int) -> bool:
-    """Whether the store holds a row of the instrument at or after the window's end."""
+def goes_on(parts: list[Part], config: RunConfig, end_ns: int) -> bool:
+    """Whether the store, of which these are the parts, holds a row of the run's market at or after `end_ns`."""
+    market = (config.instrument.symbol, config.tape.market_schema)
+    return any(part.end_ns >= end_ns for part in parts if (part.instrument, part.schema) == market)
+
+
+def sessions_of(
+    store: Path, symbol: str, schema: str, instrument: Instrument, start_ns: int, end_ns: int
+) -> list[tuple[datetime.date, int, int]]:
+    """(trade date, start_ns, end_ns) of every session in [start_ns, end_ns) of which the store holds a row, cut to that range, ascending.
+
+    A file that spans a session without a row in it counts as holding it: such a window is refused when it is loaded.
+    """
+    from lob.calendar import sessions
     from store.market_read import list_parts
 
-    return any(part.end_ns >= end_ns for part in list_parts(store) if part.instrument == symbol and part.schema == schema)
+    spans = [(part.start_ns, part.end_ns) for part in list_parts(store) if part.instrument == symbol and part.schema == schema]
+    held = sessions(instrument.calendar, start_ns, end_ns)
+    days = []
+    for date, opens, closes in zip(held.trade_date.tolist(), held.open_ns.tolist(), held.close_ns.tolist(), strict=True):
+        first, last = max(opens, start_ns), min(closes, end_ns)
+        if any(begin < last and end >= first for begin, end in spans):
+            days.append((datetime.date(date // 10_000, date // 100 % 100, date % 100), first, last))
+    return days
 
 
 def _normaliser(store: Path, config: RunConfig, instrument: Instrument, window: Any, brought: Normaliser | None) -> Normaliser:
@@ -110,19 +133,18 @@ def _normaliser(store: Path, config: RunConfig, instrument: Instrument, window: 
     in the fit range."""
     from lob.features import period_s
     from lob.normalise import fit, fixed
-    from lob.prepare import prepare, raw_features
+    from lob.prepare import prepare, raw_features, read_range
     from lob.units import format_time_ns
 
     first, last = config.tape.fit_start_ns, config.tape.fit_end_ns
     schema = config.tape.market_schema
     declared = fixed(period_s(window.clock, schema))
     if brought is not None:
-        if first is not None:
-            raise BadInput(f"the checkpoint brings its own normalisation ({brought.label}): leave --fit-start and --fit-end out")
+        refuse_fit_of(config, brought)
         return brought
     if first is None or last is None:
         return declared
-    columns = _read(store, config.instrument.symbol, instrument, schema, first, last)
+    columns = read(store, config, read_range(instrument, first, last))
     fitted_on = dataclasses.replace(window, start_ns=first, end_ns=last, step_limit=None)
     tape, plan = prepare(
         columns.arrays, columns.undefined, columns.source, columns.row, columns.sources, instrument, schema, fitted_on
@@ -131,8 +153,15 @@ def _normaliser(store: Path, config: RunConfig, instrument: Instrument, window: 
     return fit(raw_features(tape, plan)[: plan.decisions], label, declared)
 
 
-def _parameters(config: RunConfig, data_hash: str, normaliser: Normaliser) -> dict[str, Any]:
-    """What the features of a run depend on, sources aside: the cache's key. Floats may differ between instruction sets and builds."""
+def refuse_fit_of(config: RunConfig, brought: Normaliser) -> None:
+    """Raises BadInput when the config states a fit range beside the normalisation that the policy brings along."""
+    if config.tape.fit_start_ns is not None:
+        raise BadInput(f"the checkpoint brings its own normalisation ({brought.label}): leave --fit-start and --fit-end out")
+
+
+def feature_parameters(config: RunConfig, data_hash: str, normaliser: str) -> dict[str, Any]:
+    """What the features of a run depend on, sources aside: the cache's key. `normaliser` is a fingerprint, or says that there is none.
+    Floats may differ between instruction sets and builds."""
     from importlib.metadata import version
 
     import numpy as np
@@ -150,27 +179,25 @@ def _parameters(config: RunConfig, data_hash: str, normaliser: Normaliser) -> di
         "max_lots": config.env.max_lots,
         "step_limit": tape.step_limit,
         "slippage_ticks": tape.slippage_ticks if tape.market_schema.startswith("ohlcv") else None,
-        "normaliser": normaliser.fingerprint,
+        "normaliser": normaliser,
         "build": f"{platform.machine()} numpy {np.__version__} numba {version('numba')}",
     }
 
 
-def _provenance(tape, columns, normaliser, schema: str, features: str, settings, instrument) -> dict[str, Any]:
+def provenance_of(tape: Tape, normaliser: Normaliser, features: np.ndarray, settings: TapeConfig, origin: dict[str, Any]) -> dict[str, Any]:
+    """The manifest's `data`: JSON values that depend on content alone. `origin` says what was read."""
     from lob.features import absent_slots
-    from lob.prepare import columns_of, read_range
+    from lob.prepare import columns_of
+    from store.feature_cache import features_hash, schema_hash
 
-    first, last = read_range(instrument, settings.start_ns, settings.end_ns)
-    return {
-        "data_hash": columns.data_hash,
-        "sources": list(columns.sources),
+    return origin | {
+        "sources": list(tape.sources),
         "columns": list(columns_of(settings.market_schema)),
-        "read_start_ns": first,
-        "read_end_ns": last,
         "events": tape.events,
         "barred": dict(sorted(tape.barred.items())),
         "noted": dict(sorted(tape.noted.items())),
-        "schema_hash": schema,
-        "features_hash": features,
+        "schema_hash": schema_hash(),
+        "features_hash": features_hash(features),
         "normaliser": {"label": normaliser.label, "fingerprint": normaliser.fingerprint, "fell_back": list(normaliser.fell_back)},
         "absent_slots": list(absent_slots(settings.market_schema)),
     }

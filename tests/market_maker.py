@@ -8,7 +8,7 @@ import numpy as np
 from lob.actions import EndReason
 from lob.instruments import Instrument
 from lob.tape import Schedule, Tape
-from lob.windows import join
+from lob.windows import TAPE_ROWS, join
 
 SECOND = 10**9
 ES = Instrument("ES", Fraction(1, 4), Fraction(50), 2_250_000, 17_900_000_000, "cme_globex")
@@ -162,11 +162,7 @@ def slow_schedule(tape: Tape, ticks_ns: list[int], latency_ns: int, max_lots: in
 
 def until(tape: Tape, stop: int) -> Tape:
     """The tape's first rows."""
-    rows = (
-        "ts_event_ns", "ts_recv_ns", "bid_ticks", "ask_ticks", "bid_lots", "ask_lots", "trusted", "tradable", "trade_side", "trade_lots",
-        "point", "source", "row", "session",
-    )  # fmt: skip
-    return replace(tape, **{name: getattr(tape, name)[:stop] for name in rows})
+    return replace(tape, **{name: getattr(tape, name)[:stop] for name in TAPE_ROWS})
 
 
 def session_windows(tape: Tape, sessions: int, latency_ns: int, max_lots: int, period_s: float = 1.0, reasons=(EndReason.WINDOW_END,)):

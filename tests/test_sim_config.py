@@ -45,6 +45,8 @@ OTHERS = [
     {"tape": {"slippage_ticks": 2}},
     {"tape": {"step_limit": 10}},
     {"tape": {"fit_start_ns": 1, "fit_end_ns": HOUR}},
+    {"tape": {"windows": ((10 * HOUR, 11 * HOUR),)}},
+    {"tape": {"windows": ((10 * HOUR, 10 * HOUR + 9), (10 * HOUR + 9, 11 * HOUR))}},
     {"env": {"capital_usd_micros": 1_000_000}},
     {"env": {"max_lots": 5}},
     {"env": {"fee_usd_micros": 1}},
@@ -139,6 +141,10 @@ def test_the_instrument_comes_back_as_it_went_in():
         ({"tape": {"slippage_ticks": 0}}, "tape.slippage_ticks: "),
         ({"tape": {"fit_start_ns": 1}}, "tape: a fit range needs both"),
         ({"tape": {"fit_start_ns": 1, "fit_end_ns": 10 * HOUR + 1}}, "look ahead"),
+        ({"tape": {"windows": ((10 * HOUR, 10 * HOUR + 9), (10 * HOUR + 8, 11 * HOUR))}}, "tape: window 1970-01-01T10:00:00.000000008"),
+        ({"tape": {"windows": ((9 * HOUR, 11 * HOUR),)}}, "tape: window 1970-01-01T09:00"),
+        ({"tape": {"windows": ((10 * HOUR, 10 * HOUR),)}}, "is empty"),
+        ({"tape": {"windows": ()}}, "tape.windows: "),
         ({"tape": {"colour": 1}}, "tape.colour: "),
         ({"env": {"max_lots": 0}}, "env.max_lots: "),
         ({"env": {"floor_usd_micros": 10**18}}, "env: "),
@@ -157,6 +163,21 @@ def test_a_fault_is_one_line_that_names_the_field(change, says):
     message = str(caught.value)
     assert says in message
     assert "\n" not in message
+
+
+def test_windows_come_back_from_json_as_they_went_in():
+    made = config(tape={"windows": ((10 * HOUR, 10 * HOUR + 9), (10 * HOUR + 9, 11 * HOUR))})
+    read = json.loads(json.dumps(made.model_dump()))["tape"]["windows"]
+    assert config(tape={"windows": read}) == made
+    assert "windows" not in hashed_document(config(), {})["tape"], "a run of one window has the hash that it always had"
+
+
+def test_training_alone_may_fit_on_what_it_plays():
+    fit = {"fit_start_ns": 10 * HOUR, "fit_end_ns": 11 * HOUR}
+    assert config(tape=fit, phase="train").tape.fit_end_ns == 11 * HOUR
+    for phase in ("eval", "replay"):
+        with pytest.raises(BadInput, match="look ahead"):
+            config(tape=fit, phase=phase)
 
 
 def test_a_log_level_that_does_not_exist_or_samples_too_many_lanes_is_refused():

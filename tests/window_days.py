@@ -1,0 +1,34 @@
+"""A store of a few short synthetic days, and configs that play them as windows."""
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+from lob.calendar import session_bounds
+from lob.instruments import resolve
+from sim.config import RunConfig, run_config
+from sim.ingest import ingest
+from sim.synth import synth
+
+DATES = ("2024-03-04", "2024-03-05", "2024-03-06", "2024-03-07")
+HOUR = 3600 * 10**9
+
+
+def day_bounds(date: str) -> tuple[int, int]:
+    return session_bounds("cme_globex", dt.date.fromisoformat(date))
+
+
+def store_of_days(folder: Path, events: int = 4_000, dates: tuple[str, ...] = DATES) -> Path:
+    for i, date in enumerate(dates):
+        path = folder / f"{date}.dbn"
+        synth("ESH4", date, events, i + 1, 1.0, path)
+        ingest(path, folder / "store")
+    return folder / "store"
+
+
+def config_of(windows: Any, phase: str = "eval", policy: str = "random", **rest: Any) -> RunConfig:
+    """A config over windows [(start, end), …]; `tape`, `env` and `log` of `rest` overrule what stands here."""
+    windows = tuple(windows)
+    tape = {"market_schema": "mbp-10", "clock": "1m", "start_ns": windows[0][0], "end_ns": windows[-1][1], "latency_ns": 1_000_000}
+    tape |= {"windows": windows} | rest.pop("tape", {})
+    return run_config("ESH4", resolve("ESH4"), tape, rest.pop("env", {}), rest.pop("log", {}), phase=phase, policy=policy, **rest)
