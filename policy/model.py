@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lob.layout import BUS_SLOTS, LANE, STATE_DIM
-from policy import blocks
+from policy import blocks, temporal
 from policy.architecture import Architecture
 from policy.heads import CHOICES, HeadOutput
 from policy.weights import Layout, count, first_values, linear, offsets, views
@@ -29,14 +29,19 @@ class ModelOutput(NamedTuple):
     heads: HeadOutput
     aux: torch.Tensor  # [batch]: the next bar's return, in the units of the learner's label
     gate: torch.Tensor | None  # [batch, experts]: shares of the mixture; None without experts
+    features: torch.Tensor  # [batch, hidden[-1]]: what the heads read
 
 
 @lru_cache
 def layout(architecture: Architecture) -> Layout:
     """The one manifest of the network's tensors, in order: counts, buffers, checkpoints and fingerprints derive from it."""
     width = architecture.hidden[-1]
+    inputs = STATE_DIM + (2 * architecture.width if architecture.window else 0)
     return (
-        *blocks.trunk_layout(STATE_DIM, BUS_SLOTS, architecture.hidden),
+        *blocks.selection_layout(architecture),
+        *temporal.temporal_layout(architecture),
+        *blocks.trunk_layout(inputs, BUS_SLOTS, architecture),
+        *blocks.experts_layout(architecture),
         *blocks.head_layout(width, architecture.atoms, architecture.quantiles),
         *linear("aux", width, 1),
     )
@@ -64,6 +69,8 @@ class Model(nn.Module):
         for name, parameter in self.weights.items():
             _attach(self, name, parameter)
         self.combine = blocks.duel(device)
+        self._groups = blocks.grouping(device, dtype)
+        self._temporal = temporal.constants(architecture, device, dtype)
 
     def __deepcopy__(self, memo: dict) -> Model:
         other = Model(self.architecture, self.flat.device, self.flat.dtype)
@@ -81,13 +88,25 @@ class Model(nn.Module):
         with _autocast(observation, dtype):
             features, gate = self.body(observation, history, bus)
             aux = F.linear(features, self.weights["aux.weight"], self.weights["aux.bias"]).squeeze(1)
-            return ModelOutput(say(features, *folded, self.architecture), aux, gate)
+            return ModelOutput(say(features, *folded, self.architecture), aux, gate, features)
 
     def body(self, observation: torch.Tensor, history: torch.Tensor | None, bus: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(features [batch, hidden[-1]], gate [batch, experts] or None): everything below the heads, in the type of the weights."""
         # Signals have no common size, and a gradient norm may run away: what the network sees of one is linear near 0, then its logarithm.
         observation, bus = observation.to(self.flat.dtype), torch.asinh(bus).to(self.flat.dtype)
-        return blocks.trunk(self.weights, observation, bus, len(self.architecture.hidden)), None
+        w, a = self.weights, self.architecture
+        x = blocks.selected(w, observation, self._groups) if a.selection else observation
+        if a.window:
+            assert history is not None, f"this network reads {a.window} rows of history"
+            mask = temporal.present_rows(history, self._temporal)
+            rows = temporal.embed(w, history.to(self.flat.dtype), self._temporal)
+            seen = temporal.scan(w, rows, mask, self._temporal), temporal.attend(w, rows, mask, a.attention_heads)
+            x = torch.cat([x, *seen], dim=1)
+        x = blocks.trunk(w, x, bus, a)
+        if not a.experts:
+            return x, None
+        shares = blocks.gate(w, observation)
+        return blocks.mixture(w, x, shares), shares
 
 
 def fold(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
@@ -133,12 +152,26 @@ def say(features: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, archit
 
 
 def initialise(architecture: Architecture, seed: int, device: str | torch.device = "cpu") -> Model:
-    """A network of first values (`weights.first_values`): equal seeds give equal bytes on every device."""
+    """A network of first values (`weights.first_values`): equal seeds give equal bytes on every device. Raises ValueError for a layout with
+    a tensor that nothing reads."""
     model = Model(architecture, device)
     with torch.no_grad():
         for spec in layout(architecture):
             model.weights[spec.name].copy_(first_values(spec, seed))
+    if idle := unreached(model):
+        raise ValueError(f"no output depends on {', '.join(idle)}: take it out of the layout, or read it")
     return model
+
+
+def unreached(model: Model) -> list[str]:
+    """Names of the tensors that no output is computed from (lesson 39): they would be saved, optimised, and mean nothing."""
+    device = model.flat.device
+    history = torch.zeros(1, model.window, HISTORY_SLOTS, device=device)
+    with torch.enable_grad():
+        said = model(torch.zeros(1, STATE_DIM, device=device), history, torch.zeros(BUS_SLOTS, device=device))
+        total = said.heads.logits.sum() + said.heads.quantiles.sum() + said.aux.sum()
+        gradients = torch.autograd.grad(total, list(model.weights.values()), allow_unused=True)
+    return [name for name, gradient in zip(model.weights, gradients, strict=True) if gradient is None]
 
 
 def support(architecture: Architecture, device: str | torch.device = "cpu") -> torch.Tensor:

@@ -9,10 +9,10 @@ import torch
 
 from lob.errors import BadInput, NotFound
 from lob.layout import BUS_SLOTS, STATE_DIM
-from policy.architecture import PROFILES, Architecture, profile
+from policy.architecture import PROFILES, Architecture, ModelConfig, profile
 from policy.heads import BRANCHES
-from policy.model import HISTORY_SLOTS, Model, fold, initialise, layout, parameters, support
-from policy.weights import ALIGN, fingerprint, offsets
+from policy.model import HISTORY_SLOTS, Actor, Model, fold, initialise, layout, parameters, support, unreached
+from policy.weights import ALIGN, TensorSpec, fingerprint, offsets
 
 
 def inputs(architecture: Architecture, rows: int = 8, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -28,6 +28,8 @@ def inputs(architecture: Architecture, rows: int = 8, seed: int = 1) -> tuple[to
 def hash_of(model: Model) -> str:
     return hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in model.state_dict().values())).hexdigest()
 
+
+WINDOW = {"window": 16, "row": 54, "flow": 10, "states": 16, "scan_heads": 8, "attention_heads": 4}
 
 every_profile = pytest.mark.parametrize("name", list(PROFILES))
 
@@ -78,9 +80,32 @@ def test_a_copy_has_weights_of_its_own():
 
 def test_the_profiles_have_the_sizes_that_were_asked_for():
     assert 90_000 < parameters(profile("small")) < 110_000
-    assert profile("trunk").hidden == (256, 256)
-    with pytest.raises(NotFound, match="small, trunk"):
+    trunk = initialise(profile("trunk"), 1)
+    read_per_row = sum(trunk.weights[f"trunk.{i}.weight"].numel() for i in (0, 1)) + fold(trunk)[0].numel()
+    assert 250_000 < read_per_row < 350_000
+    with pytest.raises(NotFound, match="small, trunk, default"):
         profile("large")
+
+
+def test_the_mixture_has_the_seeds_parameter_counts():
+    """T38, G11: all from the one layout."""
+    size = {spec.name: spec.size for spec in layout(profile("default"))}
+    of_experts = sum(size[f"experts.{part}"] for part in ("w1", "b1", "w2", "b2"))
+    of_gate = sum(size[f"gate.{part}"] for part in ("w1", "b1", "w2", "b2"))
+    assert (of_experts // 8, of_gate, of_experts + of_gate) == (33_088, 8_776, 273_480)
+    assert size["flow.weight"] + size["flow.bias"] == 190
+
+
+def test_a_tensor_that_nothing_reads_is_an_error(monkeypatch):
+    whole = layout(profile("small"))
+    monkeypatch.setattr("policy.model.layout", lambda architecture: (*whole, TensorSpec("legacy.weight", (3, 3))))
+    with pytest.raises(ValueError, match=r"no output depends on legacy\.weight"):
+        initialise(profile("small"), 1)
+
+
+@every_profile
+def test_every_tensor_is_reached_from_the_outputs(name):
+    assert unreached(initialise(profile(name), 1)) == []
 
 
 @every_profile
@@ -142,6 +167,13 @@ def test_the_support_spans_the_values_range_in_equal_steps():
         ({"hidden": (True,)}, "hidden widths"),
         ({"atoms": 1}, "atoms is 1"),
         ({"quantiles": 0}, "quantiles is 0"),
+        ({"gated": 1}, "gated is 1"),
+        ({"window": 16}, "row is 0, and window not"),
+        ({"experts": 8}, "bottleneck is 0, and experts not"),
+        ({"experts": 9, "bottleneck": 64, "gate": 64}, "experts is 9"),
+        ({"experts": 1, "bottleneck": 64, "gate": 64}, "a gate over one expert"),
+        (WINDOW | {"scan_heads": 7}, "scan_heads is 7: row \\+ flow, 64"),
+        (WINDOW | {"attention_heads": 5}, "attention_heads is 5"),
         ({"value_max": -11.0}, "its start must lie below"),
         ({"value_max": float("nan")}, "finite decimals"),
     ],
@@ -162,3 +194,37 @@ def test_the_fingerprint_changes_with_every_tensors_shape_and_name_and_with_what
     prints.add(fingerprint((specs[1], specs[0], *specs[2:])))
     assert len(prints) == 3 + 2 * len(specs)
     assert fingerprint(specs) == fingerprint(layout(Architecture()))
+
+
+@every_profile
+def test_an_actor_says_what_its_model_says_and_follows_it_when_refreshed(name):
+    architecture = profile(name)
+    model = initialise(architecture, 3)
+    seen = inputs(architecture)
+    exact, coarse = Actor(model), Actor(model, torch.bfloat16)
+    places = [tensor.data_ptr() for actor in (exact, coarse) for tensor in (actor.weight, actor.bias, actor.body.flat)]
+    for _ in range(2):
+        said = model(*seen).heads
+        for logits in (exact(*seen).logits, exact(*seen).logits):
+            assert float((logits - said.logits).detach().abs().max()) < 1e-5
+        assert float((exact(*seen).quantiles - said.quantiles).detach().abs().max()) < 1e-5
+        assert coarse(*seen).logits.dtype == torch.bfloat16
+        assert float((coarse(*seen).logits.float() - said.logits).detach().abs().max()) < 0.05 * float(said.logits.detach().abs().max())
+        with torch.no_grad():
+            model.flat.mul_(1.5)
+        exact.refresh()
+        coarse.refresh()
+    assert places == [tensor.data_ptr() for actor in (exact, coarse) for tensor in (actor.weight, actor.bias, actor.body.flat)]
+
+
+def test_a_config_is_a_profile_and_what_differs_from_it():
+    assert ModelConfig().architecture() == profile("small")
+    changed = ModelConfig(profile="default", window=32, experts=4).architecture()
+    assert (changed.window, changed.experts, changed.hidden) == (32, 4, profile("default").hidden)
+    for wrong, says in (({"profile": "huge"}, "choose one of"), ({"experts": 3}, "bottleneck is 0"), ({"wide": 3}, "wide")):
+        with pytest.raises(ValueError, match=says):
+            ModelConfig(**wrong)
+
+
+def test_a_config_can_change_every_size_of_the_architecture():
+    assert set(ModelConfig.model_fields) - {"profile"} == set(Architecture().document())
