@@ -95,6 +95,16 @@ def branch_mixture(values: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
     return torch.stack([part.sum(dim=1) for part in by_branch(values * shares.unsqueeze(2))], dim=1)
 
 
+def quantile_mixture(quantiles: torch.Tensor, shares: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """([B, 4, 13 T], [B, 4, 13 T]): each branch's mixture, by shares[B, 13], of its choices' quantiles [B, 13, T], as all thirteen choices'
+    quantiles and their weights, which are 0 in other branches and sum to 1 in each."""
+    batch, choices, count = quantiles.shape
+    branch = _branch_of(quantiles.device)
+    own = (branch == torch.arange(BRANCHES, device=quantiles.device).unsqueeze(1)) * shares.unsqueeze(1) / count  # [B, 4, 13]
+    every = quantiles.reshape(batch, 1, choices * count).expand(-1, BRANCHES, -1)
+    return every, own.unsqueeze(3).expand(-1, -1, -1, count).flatten(2)
+
+
 class Projection:
     """C51's projection of `batch` rows of four branches onto `atoms` values from `low` to `high` (see `policy.projection`).
 
