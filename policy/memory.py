@@ -17,8 +17,8 @@ from policy.launch import Launcher, in_order
 
 Assemble = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(rows int64[n], lane rows float32[n, 16]) -> observations float32[n, 128]."""
-History = Callable[[torch.Tensor, int], torch.Tensor]
-"""(rows int64[n], W) -> market slots of the W rows up to each, float32[n, W, 96]."""
+History = Callable[[int, torch.Tensor], torch.Tensor]
+"""(W, rows int64[n]) -> market slots of the W rows up to each, float32[n, W, 96]."""
 
 
 class Sample(NamedTuple):
@@ -189,7 +189,7 @@ class Memory:
         next_observation = assemble(sample.next_row, sample.next_lane_row)
         # Slot 0 is the market's, so any lane row will do; with windows of one decision it is in the next observation already.
         after_one = next_observation if self.n_step == 1 else assemble(sample.label_row, sample.lane_row)
-        past, next_past = (history(rows, width) if width else None for rows in (sample.row, sample.next_row))
+        past, next_past = (history(width, rows) if width else None for rows in (sample.row, sample.next_row))
         return Batch(sample, observation, past, next_observation, next_past, after_one[:, 0])
 
     def update(self, sample: Sample, errors: torch.Tensor) -> None:

@@ -29,7 +29,7 @@ class World:
         observation[:, LANE_BLOCK] = lane_rows
         return observation
 
-    def history(self, rows: torch.Tensor, width: int) -> torch.Tensor:
+    def history(self, width: int, rows: torch.Tensor) -> torch.Tensor:
         back = torch.arange(width - 1, -1, -1, device=rows.device)
         return self.features[:, :LANE][(rows[:, None] - back).clamp(min=0)]
 

@@ -374,7 +374,7 @@ def test_states_from_rows_equal_those_that_were_seen_bit_for_bit(n_step):
         observation[:, lane_slots] = lane_rows
         return observation
 
-    def history(rows, width):
+    def history(width, rows):
         return torch.stack([features[rows - width + 1 + i, :LANE] for i in range(width)], dim=1)
 
     m = memory(lanes=2, steps=40, batch=30, n_step=n_step)
