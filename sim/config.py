@@ -162,6 +162,9 @@ class RunConfig(Section):
     policy: str
     """A built-in's name, script:FILE or checkpoint:DIR (`sim.policy.make_policy`)."""
 
+    selector: str = Field(default="greedy", pattern="^(greedy|boltzmann|thompson)$")
+    """How a network picks; a rule has its own way. Part of the policy's identity."""
+
     seed: int = Field(default=0, ge=0, lt=2**64)
     lanes: int = Field(default=1, ge=1, le=2**20)
     execution: Execution = Execution()
@@ -234,7 +237,7 @@ def _bad_field(error: ValidationError) -> BadField:
 
 def hashed_document(config: RunConfig, policy_identity: dict[str, Any]) -> dict[str, Any]:
     """What the config hash is taken over, as JSON values. A tape without windows says nothing of them."""
-    document = config.model_dump(exclude={"execution", "policy"}) | {"policy": policy_identity}
+    document = config.model_dump(exclude={"execution", "policy", "selector"}) | {"policy": policy_identity}
     if config.tape.windows is None:
         del document["tape"]["windows"]
     return document

@@ -8,7 +8,7 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,10 +22,15 @@ if TYPE_CHECKING:
     from cuda_env.env import Env
     from lob.tape import Schedule, Tape
     from policy.protocol import Policy
+    from sim.run_data import RunData
+    from sim.tape import Loaded
     from store.runlog import RunLog
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all)."""
+
+Conclude = Callable[["RunData", Mapping[str, Any]], Mapping[str, Any]]
+"""Called with the finished run and its summary; gives what the summary is to hold beside."""
 
 FINISHED = "finished"
 INFO, WARNING = 0, 1
@@ -49,8 +54,20 @@ class ReplayResult:
     summary: dict[str, Any]
 
 
-def replay(config: RunConfig, store: Path, runs: Path, progress: Progress | None = None, rebuild_features: bool = False) -> ReplayResult:
+def replay(
+    config: RunConfig,
+    store: Path,
+    runs: Path,
+    progress: Progress | None = None,
+    rebuild_features: bool = False,
+    loaded: Loaded | None = None,
+    parent: Mapping[str, Any] | None = None,
+    conclude: Conclude | None = None,
+) -> ReplayResult:
     """Run `config` against a market store and log it into a new folder under `runs`.
+
+    `loaded` is what `sim.tape.load` gives for it, if that is at hand. `parent` ({run, head}) enters the identity of a run that a training
+    run led to. `conclude` adds to the summary, of which the chain holds the hash.
 
     Raises BadInput, NotFound, StaleCache, ForeignCheckpoint. An interrupt commits what has been played, leaves a run that `sim seal`
     closes, and goes on as a KeyboardInterrupt that says so.
@@ -65,8 +82,10 @@ def replay(config: RunConfig, store: Path, runs: Path, progress: Progress | None
     from store.run_read import read_run
     from store.runlog import RunLog
 
-    loaded = load(store, config, rebuild=rebuild_features, normaliser=normaliser_of(config.policy))
-    policy = make_policy(config.policy, config.seed, config.lanes, mean=loaded.normaliser.mean, std=loaded.normaliser.std)
+    loaded = loaded or load(store, config, rebuild=rebuild_features, normaliser=normaliser_of(config.policy))
+    policy = make_policy(
+        config.policy, config.seed, config.lanes, mean=loaded.normaliser.mean, std=loaded.normaliser.std, selector=config.selector
+    )  # fmt: skip
     kept = {table.name for table in RUN_TABLES if config.log.level.partition(":")[0] in table.levels}
     emit = tuple(table for table in EMIT if table in kept)
 
@@ -76,7 +95,7 @@ def replay(config: RunConfig, store: Path, runs: Path, progress: Progress | None
 
     warm_up(make_env, policy, config.lanes)
     env = make_env(config.lanes)
-    identity = run_identity(config, policy.identity(), loaded.provenance)
+    identity = run_identity(config, policy.identity(), loaded.provenance) | ({"parent": dict(parent)} if parent else {})
     run_dir, sooner = new_run_dir(runs, config, identity)
     log = RunLog.create(
         run_dir,
@@ -99,7 +118,9 @@ def replay(config: RunConfig, store: Path, runs: Path, progress: Progress | None
                 log.append_row("events", row)
             played, closed = _play(env, policy, log, loaded.schedule, progress)
             log.commit()
-            summary = summarize(replace(load_log(run_dir), finished=True))
+            run = replace(load_log(run_dir), finished=True)
+            summary = summarize(run)
+            summary |= conclude(run, summary) if conclude else {}
             head = log.finish(FINISHED, summary)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(what_is_kept(run_dir)) from None

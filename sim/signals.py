@@ -171,8 +171,10 @@ def consistency(largest_usd_micros: int, at: str, failed: Sequence[str], proof: 
     return Signal(name, PASS, f"no two accounts of the same dollars differ; proof: {proof}", *value)
 
 
-def leak(evaluation: Mapping[str, Any] | None, sharpe: float | None, limits: Thresholds = THRESHOLDS) -> Signal:
-    """Whether the policy saw what it could not know. `sharpe` is the annualised one; high alone it only warns (seed K9)."""
+def leak(evaluation: Mapping[str, Any] | None, phase: Mapping[str, Any], limits: Thresholds = THRESHOLDS) -> Signal:
+    """Whether the policy saw what it could not know. A high annualised Sharpe ratio alone only warns (seed K9), and only when twice its
+    standard error, factor / sqrt(n) without skill (Lo, "The Statistics of Sharpe Ratios", 2002), does not explain it: an hour has any.
+    """
     name = "leak"
     found = evaluation.get("leak") if evaluation else None
     if found and found["days_trained_on"]:
@@ -182,13 +184,19 @@ def leak(evaluation: Mapping[str, Any] | None, sharpe: float | None, limits: Thr
         number = found["observations_differing"] + found["picks_differing"]
         told = f"with the future replaced, {counted(number, 'observation or pick')} of the past changed, first at decision {found['first']}"
         return Signal(name, KILL, told, number, 0, "decisions")
-    if sharpe is not None and sharpe > limits.leak_warn_sharpe:
+    sharpe = phase["sharpe"]
+    if sharpe is not None and sharpe - 2 * _standard_error(phase) > limits.leak_warn_sharpe:
         told = f"an annualised Sharpe ratio of {sharpe:.1f} is too good to be true: look for what the policy should not see"
         return Signal(name, WARN, told, sharpe, limits.leak_warn_sharpe, "sharpe")
     if not found:
         return Signal(name, UNKNOWN, "nothing tried to mislead it: `sim eval` does")
     told = f"with the future replaced, {counted(found['decisions_compared'], 'decision')} of the past saw and picked the same"
     return Signal(name, PASS, told, 0, 0, "decisions")
+
+
+def _standard_error(phase: Mapping[str, Any]) -> float:
+    """Of an account's annualised Sharpe ratio."""
+    return phase["annualisation_factor"] / math.sqrt(phase["decisions"] / phase["lanes_in_steps"])
 
 
 def collapse(phase: Mapping[str, Any], gates: Mapping[str, int], limits: Thresholds = THRESHOLDS) -> Signal:

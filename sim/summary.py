@@ -50,7 +50,7 @@ def summarize(run: RunData | str | Path, finished: bool | None = None) -> dict[s
         "lanes": terms.lanes,
     }
     out |= {"start_ns": terms.start_ns, "end_ns": terms.end_ns, "finished": run.finished}
-    _put_usd(out, "total_pnl", Undefined("level_has_no_trades") if total is None else total)
+    put_usd(out, "total_pnl", Undefined("level_has_no_trades") if total is None else total)
     out |= {"pnl_rule": PNL_RULE, "aggregation": AGGREGATION, "limit": "the tape does not react to us", "phases": phases}
     return out
 
@@ -79,7 +79,7 @@ def _phase(run: RunData, terms: RunTerms, name: str) -> dict[str, Any]:
     diag = _of_phase(run.tables["diag"], code) if "diag" in run.tables else None
     lanes = _lane_figures(tables["steps"], terms) if "steps" in tables else {}
     out: dict[str, Any] = {"phase": name, "lanes": terms.lanes}
-    _put_usd(out, "initial_equity", terms.lanes * terms.capital_usd_micros)
+    put_usd(out, "initial_equity", terms.lanes * terms.capital_usd_micros)
     out |= _trade_figures(tables, terms, run.finished)
     out |= _step_figures(tables, terms, lanes)
     out |= _distributions(tables.get("steps") if len(lanes) == terms.lanes else None, diag)
@@ -92,17 +92,17 @@ def _trade_figures(tables: Mapping[str, "pa.Table"], terms: RunTerms, finished: 
     out: dict[str, Any] = {}
     if "trades" not in tables:
         for name in ("total_pnl", "trades_pnl", "bridge_of_open_lots", "fees"):
-            _put_usd(out, name, metrics.LEVEL_HAS_NO_TRADES)
-        _put(out, "trades", metrics.LEVEL_HAS_NO_TRADES)
+            put_usd(out, name, metrics.LEVEL_HAS_NO_TRADES)
+        put(out, "trades", metrics.LEVEL_HAS_NO_TRADES)
         return out
     trades = tables["trades"]
     realized, fee = ints(trades, "realized_usd_micros"), ints(trades, "fee_usd_micros")
     bridge = _bridge(tables, finished)
     closed = int(realized.sum())
-    _put_usd(out, "total_pnl", closed + bridge if not isinstance(bridge, Undefined) else bridge)
-    _put_usd(out, "trades_pnl", closed)
-    _put_usd(out, "bridge_of_open_lots", bridge)
-    _put_usd(out, "fees", int(fee.sum()) - bridge if not isinstance(bridge, Undefined) else bridge)
+    put_usd(out, "total_pnl", closed + bridge if not isinstance(bridge, Undefined) else bridge)
+    put_usd(out, "trades_pnl", closed)
+    put_usd(out, "bridge_of_open_lots", bridge)
+    put_usd(out, "fees", int(fee.sum()) - bridge if not isinstance(bridge, Undefined) else bridge)
     out |= _outcomes(realized)
     out["per_magnitude"] = _split(realized, fee, ints(trades, "magnitude_bin"), {m.name.lower(): int(m) for m in Magnitude})
     out["per_direction"] = _split(realized, fee, ints(trades, "side"), {"long": 1, "short": -1})
@@ -120,8 +120,8 @@ def _outcomes(realized: np.ndarray) -> dict[str, Any]:
     wins, losses = int((realized > 0).sum()), int((realized < 0).sum())
     won, lost = int(realized[realized > 0].sum()), int(realized[realized < 0].sum())
     out: dict[str, Any] = {"trades": len(realized), "wins": wins, "losses": losses}
-    _put(out, "win_rate", metrics.ratio(wins, len(realized), metrics.NO_TRADES))
-    _put(out, "profit_factor", metrics.ratio(won, -lost, metrics.NO_LOSS if len(realized) else metrics.NO_TRADES))
+    put(out, "win_rate", metrics.ratio(wins, len(realized), metrics.NO_TRADES))
+    put(out, "profit_factor", metrics.ratio(won, -lost, metrics.NO_LOSS if len(realized) else metrics.NO_TRADES))
     return out
 
 
@@ -130,8 +130,8 @@ def _split(realized: np.ndarray, fee: np.ndarray, key: np.ndarray, groups: Mappi
     for name, code in groups.items():
         chosen = key == code
         row = _outcomes(realized[chosen])
-        _put_usd(row, "pnl", int(realized[chosen].sum()))
-        _put_usd(row, "fees", int(fee[chosen].sum()))
+        put_usd(row, "pnl", int(realized[chosen].sum()))
+        put_usd(row, "fees", int(fee[chosen].sum()))
         out[name] = row
     return out
 
@@ -149,9 +149,9 @@ def _step_figures(tables: Mapping[str, "pa.Table"], terms: RunTerms, lanes: Mapp
     out: dict[str, Any] = {}
     if "steps" not in tables:
         for name in names:
-            _put(out, name, metrics.LEVEL_HAS_NO_STEPS)
+            put(out, name, metrics.LEVEL_HAS_NO_STEPS)
         for name in ("final_equity", "unrealized", "max_drawdown"):
-            _put_usd(out, name, metrics.LEVEL_HAS_NO_STEPS)
+            put_usd(out, name, metrics.LEVEL_HAS_NO_STEPS)
         return out
     steps = tables["steps"]
     out["lanes_in_steps"] = len(lanes)
@@ -159,17 +159,17 @@ def _step_figures(tables: Mapping[str, "pa.Table"], terms: RunTerms, lanes: Mapp
     whole = len(lanes) == terms.lanes
     partial = Undefined("steps_of_some_lanes_only")
     held = list(lanes.values())
-    _put_usd(out, "final_equity", sum(lane.final_equity for lane in held) if whole else partial)
-    _put_usd(out, "unrealized", sum(lane.unrealized for lane in held) if whole else partial)
-    _put_usd(out, "max_drawdown", max((lane.max_drawdown for lane in held), default=0))
-    _put(out, "max_drawdown_fraction", _worst([lane.max_drawdown_fraction for lane in held]))
-    _put(out, "compounded_return", _mean([lane.compounded_return for lane in held]))
-    _put(out, "annualisation_factor", _factor(steps, terms))
-    _put(out, "sharpe", _mean([lane.sharpe for lane in held]))
-    _put(out, "sharpe_per_step", _mean([lane.sharpe_per_step for lane in held]))
+    put_usd(out, "final_equity", sum(lane.final_equity for lane in held) if whole else partial)
+    put_usd(out, "unrealized", sum(lane.unrealized for lane in held) if whole else partial)
+    put_usd(out, "max_drawdown", max((lane.max_drawdown for lane in held), default=0))
+    put(out, "max_drawdown_fraction", _worst([lane.max_drawdown_fraction for lane in held]))
+    put(out, "compounded_return", mean_of([lane.compounded_return for lane in held]))
+    put(out, "annualisation_factor", _factor(steps, terms))
+    put(out, "sharpe", mean_of([lane.sharpe for lane in held]))
+    put(out, "sharpe_per_step", mean_of([lane.sharpe_per_step for lane in held]))
     played = ints(steps, "picked_action") >= 0
     exposed = int((ints(steps, "position_lots")[played] != 0).sum())
-    _put(out, "exposed_fraction", metrics.ratio(exposed, int(played.sum()), metrics.NO_STEPS))
+    put(out, "exposed_fraction", metrics.ratio(exposed, int(played.sum()), metrics.NO_STEPS))
     return out
 
 
@@ -188,11 +188,11 @@ def _distributions(steps: "pa.Table | None", diag: "pa.Table | None") -> dict[st
             if branch == "direction":
                 short, hold, long, flat = counts.values()
                 total = sum(counts.values())
-                _put(out, f"{kind}_entropy_4way", metrics.entropy(tuple(counts.values())))
-                _put(out, f"{kind}_entropy_3way", metrics.entropy((short, hold + flat, long)))
-                _put(out, f"{kind}_active_fraction", metrics.ratio(short + long, total, metrics.NO_STEPS))
+                put(out, f"{kind}_entropy_4way", metrics.entropy(tuple(counts.values())))
+                put(out, f"{kind}_entropy_3way", metrics.entropy((short, hold + flat, long)))
+                put(out, f"{kind}_active_fraction", metrics.ratio(short + long, total, metrics.NO_STEPS))
     out["played_decisions"] = sum(out["picked_direction"].values())
-    _put(out, "active_fraction", out["actual_active_fraction"] if out["played_decisions"] else metrics.NO_STEPS)
+    put(out, "active_fraction", out["actual_active_fraction"] if out["played_decisions"] else metrics.NO_STEPS)
     return out
 
 
@@ -219,11 +219,11 @@ def _lane_rows(
     for lane in range(terms.lanes):
         row: dict[str, Any] = {"lane": lane} | _pnl_row(sums, lane, flat_at_end=finished)
         held = figures.get(lane)
-        _put_usd(row, "final_equity", held.final_equity if held else missing)
-        _put_usd(row, "max_drawdown", held.max_drawdown if held else missing)
-        _put(row, "compounded_return", held.compounded_return if held else missing)
-        _put(row, "sharpe", held.sharpe if held else missing)
-        _put(row, "end_reason", held.end_reason if held else missing)
+        put_usd(row, "final_equity", held.final_equity if held else missing)
+        put_usd(row, "max_drawdown", held.max_drawdown if held else missing)
+        put(row, "compounded_return", held.compounded_return if held else missing)
+        put(row, "sharpe", held.sharpe if held else missing)
+        put(row, "end_reason", held.end_reason if held else missing)
         out.append(row)
     return out
 
@@ -261,7 +261,7 @@ def _pnl_row(sums: Mapping[str, np.ndarray], i: int, flat_at_end: bool) -> dict[
     row: dict[str, Any] = {}
     if "trades.count" not in sums:
         for name in ("pnl", "fees", "bridge_of_open_lots"):
-            _put_usd(row, name, metrics.LEVEL_HAS_NO_TRADES)
+            put_usd(row, name, metrics.LEVEL_HAS_NO_TRADES)
         return row
     realized, carried, count = (int(sums[f"trades.{name}"][i]) for name in ("realized_usd_micros", "fee_usd_micros", "count"))
     bridge: int | Undefined
@@ -269,11 +269,11 @@ def _pnl_row(sums: Mapping[str, np.ndarray], i: int, flat_at_end: bool) -> dict[
         bridge = carried - int(sums["fills.fee_usd_micros"][i])
     else:
         bridge = 0 if flat_at_end else Undefined("open_lots_need_fills")
-    _put_usd(row, "pnl", realized + bridge if not isinstance(bridge, Undefined) else bridge)
-    _put_usd(row, "fees", carried - bridge if not isinstance(bridge, Undefined) else bridge)
-    _put_usd(row, "bridge_of_open_lots", bridge)
+    put_usd(row, "pnl", realized + bridge if not isinstance(bridge, Undefined) else bridge)
+    put_usd(row, "fees", carried - bridge if not isinstance(bridge, Undefined) else bridge)
+    put_usd(row, "bridge_of_open_lots", bridge)
     row["trades"] = count
-    _put(row, "win_rate", metrics.ratio(int(sums["trades.wins"][i]), count, metrics.NO_TRADES))
+    put(row, "win_rate", metrics.ratio(int(sums["trades.wins"][i]), count, metrics.NO_TRADES))
     return row
 
 
@@ -356,23 +356,23 @@ def _of_phase(rows: "pa.Table", code: int) -> "pa.Table":
 # --- figures into JSON ---
 
 
-def _put(out: dict[str, Any], name: str, value: Figure | str) -> None:
+def put(out: dict[str, Any], name: str, value: Figure | str) -> None:
     out[name] = None if isinstance(value, Undefined) else value
     if isinstance(value, Undefined):
         out[f"{name}_reason"] = value.code
 
 
-def _put_usd(out: dict[str, Any], name: str, micros: int | Undefined) -> None:
+def put_usd(out: dict[str, Any], name: str, micros: int | Undefined) -> None:
     """Both forms; the quotient of an integer below 2^53 by 10^6 prints as the exact decimal."""
-    _put(out, f"{name}_usd_micros", micros)
-    _put(out, f"{name}_usd", micros if isinstance(micros, Undefined) else micros / USD_MICROS)
+    put(out, f"{name}_usd_micros", micros)
+    put(out, f"{name}_usd", micros if isinstance(micros, Undefined) else micros / USD_MICROS)
 
 
 def _known(row: Mapping[str, Any], name: str) -> bool:
     return row.get(name) is not None
 
 
-def _mean(figures: list[Figure]) -> Figure:
+def mean_of(figures: list[Figure]) -> Figure:
     defined = [float(figure) for figure in figures if not isinstance(figure, Undefined)]
     if defined:
         import math

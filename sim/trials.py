@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from lob.errors import DamagedLog, NotFound
-from sim.config import config_hash
 
 Window = tuple[int, int]
 """[start_ns, end_ns)."""
@@ -60,6 +59,8 @@ def run_manifests(runs: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 def count_trials(runs: Path, configs: Sequence[Mapping[str, Any]]) -> Trials:
     """The trials on the windows of `configs` (documents of `sim.config.hashed_document`, all of one instrument), themselves included."""
+    from sim.config import config_hash
+
     symbol = configs[0]["instrument"]["symbol"]
     windows = [window for config in configs for window in windows_of(config)]
     found, held = {config_hash(dict(config)) for config in configs}, 0

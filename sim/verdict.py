@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lob.errors import DamagedLog
 from sim import signals as s
+from sim.evaluation import EVALUATION
 from sim.trials import run_manifests
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def consistency_of(run_dir: Path, store: Path | None, head: str | None) -> s.Sig
 
 def evaluation_of(run: RunData) -> Mapping[str, Any] | None:
     """What `sim eval` found beyond the log, from the run's summary."""
-    return (run.summary or {}).get("evaluation")
+    return (run.summary or {}).get(EVALUATION)
 
 
 def is_headline(run: RunData) -> bool:
@@ -120,7 +121,7 @@ def alignment_of(run: RunData) -> s.Signal:
 
 
 def leak_of(run: RunData) -> s.Signal:
-    return s.leak(evaluation_of(run), summary_of(run)["phases"][0]["sharpe"])
+    return s.leak(evaluation_of(run), summary_of(run)["phases"][0])
 
 
 def collapse_of(run: RunData) -> s.Signal:

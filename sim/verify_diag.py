@@ -3,7 +3,7 @@
 import numpy as np
 
 from sim.verify_accounting import Grid
-from sim.verify_gates import FLAT, HOLD, MAGNITUDE_PPM, PPM
+from sim.verify_gates import FLAT, HOLD, PPM
 from sim.verify_types import Check, Log
 
 DIRECTIONS, MAGNITUDES = ("short", "hold", "long", "flat"), ("quarter", "half", "full")
@@ -30,11 +30,10 @@ def _leaves(log: Log, grid: Grid) -> dict[str, np.ndarray]:
             values = get(f"{kind}_{branch}")
             lanes |= {f"{kind}.{branch}_{member}": played & (values == code) for code, member in enumerate(members)}
     scaled, margin, kelly = get("scaled_lots"), get("margin_cap_lots"), get("kelly_cap_lots")
-    asked = np.maximum(1, log.terms.max_lots * MAGNITUDE_PPM[np.maximum(get("picked_magnitude"), 0)] // PPM)
     sized = played & (scaled > 0)
     lanes |= {
         "gate.plan_lock": played & (get("picked_direction") != HOLD) & (get("locked_direction") == HOLD),
-        "gate.variance_scale": sized & (scaled < asked),
+        "gate.variance_scale": sized & (get("variance_scale_ppm") < PPM),
         "gate.margin_cap": sized & (margin < scaled),
         "gate.kelly_cap": sized & (kelly < np.minimum(scaled, margin)),
         "gate.trail_stop": get("trail_triggered") == 1,

@@ -89,7 +89,8 @@ def test_no_field_of_the_configuration_is_left_out_of_that_list():
     listed |= {key for change in OTHERS for key, value in change.items() if not isinstance(value, dict) and key != "instrument"}
     listed |= {f"instrument.{name}" for name in InstrumentConfig.model_fields}  # one object; its fields are dumped together
     execution = {"execution.threads", "execution.flush_rows", "execution.flush_ms"}  # change no byte of a log
-    assert leaves(RunConfig) == listed | execution
+    in_the_identity = {"selector"}  # a network's identity states it, and a rule has none
+    assert leaves(RunConfig) == listed | execution | in_the_identity
 
 
 def test_threads_and_flushing_and_paths_do_not_change_the_hash():

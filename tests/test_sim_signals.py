@@ -200,14 +200,21 @@ def test_dollars_count_as_earned_when_neither_luck_nor_a_trivial_rule_explains_t
     assert eval_pnl(None).status == UNKNOWN
 
 
+def ratio(sharpe, decisions=214_654):
+    """One-minute bars, 98,280 a year."""
+    return {"sharpe": sharpe, "annualisation_factor": math.sqrt(98_280), "decisions": 2 * decisions, "lanes_in_steps": 2}
+
+
 def test_a_high_sharpe_alone_only_warns_and_a_changed_past_kills():
     """141.99 at a drawdown of 0.32 % was a leak, but the figure did not prove it (K9)."""
-    assert leak(evaluation(), 3.0).status == PASS
-    assert leak(evaluation(), 141.99).status == WARN
-    assert leak(None, 141.99).status == WARN and leak(None, 3.0).status == UNKNOWN and leak(None, None).status == UNKNOWN
-    assert leak(evaluation(picks_differing=1, first=40), 3.0).status == KILL
-    assert leak(evaluation(observations_differing=900, first=0), None).status == KILL
-    assert "trained on" in leak(evaluation(days_trained_on=2), 3.0).sentence
+    assert leak(evaluation(), ratio(3.0)).status == PASS
+    assert leak(evaluation(), ratio(141.99)).status == WARN
+    assert leak(None, ratio(141.99)).status == WARN
+    assert leak(None, ratio(3.0)).status == UNKNOWN and leak(None, {"sharpe": None}).status == UNKNOWN
+    assert leak(evaluation(), ratio(60.0, decisions=60)).status == PASS, "an hour's Sharpe ratio of 60 is chance: its error is 40"
+    assert leak(evaluation(picks_differing=1, first=40), ratio(3.0)).status == KILL
+    assert leak(evaluation(observations_differing=900, first=0), {"sharpe": None}).status == KILL
+    assert "trained on" in leak(evaluation(days_trained_on=2), ratio(3.0)).sentence
 
 
 def test_values_that_are_none_kill_at_the_first_step_that_had_one():

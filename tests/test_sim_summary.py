@@ -259,3 +259,40 @@ def test_levels_without_the_steps_of_every_lane_say_the_same_of_what_was_picked_
 
 def phase_of(result) -> dict:
     return result.summary["phases"][0]
+
+
+def test_a_policy_that_switches_is_told_over_the_whole_window_and_not_by_its_last_chunk(tmp_path):
+    """Seed K1, T54: a reader of the last 64 decisions saw 64 of 214,654. Short for a hundred decisions, then long."""
+    from sim.run_data import load
+    from sim.sql import ask
+    from tests.replays import replayed, synthetic_store
+
+    store = synthetic_store(tmp_path, events=4_000)
+    script = tmp_path / "switch.csv"
+    script.write_text("step,action\n" + "".join(f"{step},{18 if step < 100 else 72}\n" for step in range(120)))
+    result = replayed(store, tmp_path / "runs", policy=f"script:{script}", minutes=60, clock="30s", lanes=1)
+    found = phase_of(result)["picked_direction"]
+    played = [
+        row for row in load(result.run_dir).tables["steps"].select(["picked_direction", "is_drain"]).to_pylist() if not row["is_drain"]
+    ]
+    tail = [row["picked_direction"] for row in played][-64:]
+    assert found["short"] == 100 and tail.count(0) < 64 * 100 // len(played)
+    rows = ask("select picked_direction, count(*) from steps where is_drain = 0 group by all", runs=result.run_dir)["rows"]
+    assert dict(rows) == {name: count for name, count in found.items() if count}
+
+
+def test_a_forced_zero_cap_changes_what_is_done_and_not_what_is_picked(tmp_path):
+    """Lesson 8: without the picks beside it, physics looks like a policy that went flat."""
+    from sim.signals import picked_against_actual
+    from tests.replays import replayed, synthetic_store
+
+    store = synthetic_store(tmp_path, events=4_000)
+    free, capped = (
+        phase_of(replayed(store, tmp_path / "runs", minutes=60, clock="30s", lanes=2, env=env))
+        for env in ({}, {"margin_usd_micros": 10**13})
+    )
+    assert capped["picked_direction"] == free["picked_direction"] and capped["trades"] == 0
+    assert capped["actual_direction"]["long"] == capped["actual_direction"]["short"] == 0 < free["actual_direction"]["long"]
+    assert picked_against_actual(free["picked_direction"], free["actual_direction"], {})[0] is None
+    side, told = picked_against_actual(capped["picked_direction"], capped["actual_direction"], {"margin_cap": 120})
+    assert side == "physics" and "margin_cap 120" in told

@@ -1,0 +1,199 @@
+"""`sim eval`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.options import InstrumentsFile, Store, duration_ns, named_as_typed, time_ns, usd_micros
+from cli.output import COMPILING, Json, columns, emit, progress, say
+
+if TYPE_CHECKING:
+    from sim.evaluate import Evaluated
+
+
+def register(app: typer.Typer) -> None:
+    app.command("eval")(evaluate)
+
+
+def _option(text: str) -> Any:
+    return typer.Option(help=text, show_default=False)
+
+
+def evaluate(
+    context: typer.Context,
+    checkpoint: Annotated[Path, _option("Checkpoint directory, like R/RUN/checkpoints/best.")],
+    store: Store,
+    runs: Annotated[Path | None, _option("Folder that holds the runs. [default: the one of the checkpoint's run]")] = None,
+    instrument: Annotated[str | None, _option("Instrument. [default: the one that it was trained on]")] = None,
+    start: Annotated[str | None, _option("Start of the range whose sessions are played. [default: its test days]")] = None,
+    end: Annotated[str | None, _option("End of that range; it is not part of it.")] = None,
+    clock: Annotated[str | None, _option("When to decide. [default: as in training, else 1s]")] = None,
+    selector: Annotated[str, typer.Option(help="How it picks, the headline first; each is a run of its own.")] = "greedy,boltzmann",
+    lanes: Annotated[int, typer.Option(min=1, help="Accounts on each session; copies add no evidence.")] = 1,
+    seed: Annotated[
+        int | None, _option("Seed of Boltzmann's draws and of the baseline `random`. [default: the training's, else 0]")
+    ] = None,
+    steps: Annotated[int | None, _option("Decisions of each session. [default: as in training, else all]")] = None,
+    latency: Annotated[str | None, _option("From a decision to the exchange, like 1ms. [default: as in training]")] = None,
+    fees: Annotated[str | None, _option("Fee per lot and side in dollars. [default: as in training]")] = None,
+    capital: Annotated[str | None, _option("Capital of each account in dollars. [default: as in training]")] = None,
+    max_lots: Annotated[int | None, _option("Size of a full position. [default: as in training]")] = None,
+    schema: Annotated[str | None, _option("Market schema. [default: as in training, else the store's deepest book]")] = None,
+    instruments: InstrumentsFile = None,
+    level: Annotated[str, typer.Option(help="What is logged: full, sampled:N (steps and orders of N lanes), fills.")] = "full",
+    threads: Annotated[int, typer.Option(help="Threads that step the lanes; they change no byte of the log.")] = 1,
+    rebuild_features: Annotated[
+        bool, typer.Option("--rebuild-features", help="Compute the features anew and replace them in the cache.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Evaluate a checkpoint, with proof and odds.
+
+    One account plays each test day of the checkpoint, exploration off: greedy is the headline, Boltzmann a run of its own
+    beside it. The summary holds the interval of the daily result, its odds with every trial in the runs folder counted, the
+    trivial rules on the same days, and whether a changed future changed the past. `sim verify` proves the dollars.
+    The tape does not react to the orders: no result says what they would have moved.
+
+    \b
+    Examples:
+      sim eval --checkpoint R/train-ESH4-5d41402abc/checkpoints/best --store S
+      sim eval --checkpoint checkpoints/untrained --store S --instrument ESH4 --start 2024-03-04 --end 2024-03-09 --runs R
+      sim eval --checkpoint R/train-ESH4-5d41402abc/checkpoints/best --store S --fees 4.50 --latency 20ms --selector greedy --json
+    """
+    from lob.errors import BadInput
+    from sim.config import BadField
+    from sim.evaluate import evaluate as run
+    from sim.evaluate import plan_evaluation, runs_beside
+    from sim.registry import registry_of
+    from sim.replay import kernels_are_compiled
+
+    runs = runs or runs_beside(checkpoint)
+    if runs is None:
+        raise BadInput(f"{checkpoint} lies in no run's folder: say with --runs where the evaluation's runs go")
+    tape = {
+        "market_schema": schema,
+        "clock": clock,
+        "start_ns": time_ns("--start", start) if start else None,
+        "end_ns": time_ns("--end", end) if end else None,
+        "latency_ns": duration_ns("--latency", latency) if latency else None,
+        "step_limit": steps,
+    }
+    env = {
+        "fee_usd_micros": usd_micros("--fees", fees),
+        "capital_usd_micros": usd_micros("--capital", capital),
+        "max_lots": max_lots,
+    }
+    rest: dict[str, Any] = {"log": {"level": level}, "execution": {"threads": threads}} | ({} if seed is None else {"seed": seed})
+    try:
+        config = plan_evaluation(checkpoint, store, registry_of(instruments), instrument, tape, env, lanes, **rest)
+    except BadField as error:
+        raise named_as_typed(error, context.params) from None
+    if not kernels_are_compiled():
+        say(COMPILING)
+    with progress("eval") as update:
+        found = run(config, store, runs, [name.strip() for name in selector.split(",")], update, rebuild_features)
+    for note in dict.fromkeys(note for one in found for note in one.result.notes):
+        say(f"note: {note}")
+    emit(document(found), text(found, store), as_json)
+
+
+def document(found: list[Evaluated]) -> dict[str, Any]:
+    return {
+        one.selector: {
+            "run": str(one.result.run_dir),
+            "head": one.result.head,
+            "decisions_played": one.result.played,
+            "elapsed_s": round(one.result.elapsed_s, 3),
+            "summary": one.result.summary,
+        }
+        for one in found
+    }
+
+
+def text(found: list[Evaluated], store: Path) -> str:
+    from lob.units import counted
+
+    head = found[0].document
+    sessions, trials = head["sessions"], head["trials"]["count"]
+    lines = [
+        f"{counted(sessions['accounts'], 'account')} on {counted(sessions['distinct'], 'distinct session')} "
+        f"({counted(sessions['distinct_paths'], 'distinct path')}), {counted(trials, 'trial')} on this market so far",
+        columns([("", *(one.selector for one in found)), *_table(found)]),
+        "",
+        "beside it, on the same sessions:",
+        columns([("", "a day", "fees", "trades", f"{found[0].selector} is ahead by", "p"), *_baselines(head)], "  "),
+        "",
+        _leak(head),
+    ]
+    for one in found:
+        run, chain_head = one.result.run_dir, one.result.head
+        lines += [f"{one.selector}: {run}", f"  head {chain_head}"]
+        lines.append(f"  prove it: {shlex.join(['sim', 'verify', str(run), '--store', str(store), '--head', chain_head])}")
+    lines.append("limit: the tape does not react to us")
+    return "\n".join(lines)
+
+
+def _table(found: list[Evaluated]) -> list[tuple[str, ...]]:
+    """A row of cells for each figure, a column for each selector."""
+    phases = [one.result.summary["phases"][0] for one in found]
+    figures = [one.document["statistics"] for one in found]
+    level = next((f["interval"]["level"] for f in figures if f["interval"]), 0.95)
+    return [
+        ("total after fees", *(_usd(phase["total_pnl_usd_micros"]) for phase in phases)),
+        ("fees", *(_usd(phase["fees_usd_micros"]) for phase in phases)),
+        ("a day", *(_usd(f["mean_day_usd_micros"]) for f in figures)),
+        (f"{level:.0%} interval of it", *(_interval(f) for f in figures)),
+        ("winning days", *(f"{f['winning_days']} of {f['days']}" for f in figures)),
+        ("p of no profit", *(_figure(f["p"]) for f in figures)),
+        ("p with all trials", *(_figure(f["p_best_of_trials"]) for f in figures)),
+        ("deflated Sharpe", *(_figure(f["deflated_sharpe"]) for f in figures)),
+        ("trades", *(f"{phase['trades']:,}" for phase in phases)),
+        ("win rate", *("-" if phase["win_rate"] is None else f"{phase['win_rate']:.1%}" for phase in phases)),
+    ]
+
+
+def _baselines(head: dict[str, Any]) -> list[tuple[str, ...]]:
+    return [
+        (
+            name,
+            _usd(row["mean_day_usd_micros"]),
+            _usd(row["fees_usd_micros"]),
+            f"{row['trades']:,}",
+            _usd(row["ahead_of_it_usd_micros"]),
+            _figure(row["p_ahead_of_it"]),
+        )
+        for name, row in head["baselines"].items()
+    ]
+
+
+def _leak(head: dict[str, Any]) -> str:
+    found = head["leak"]
+    differing = found["observations_differing"] + found["picks_differing"]
+    said = "kept every byte" if not differing else f"CHANGED {differing:,} observations or picks: it sees the future"
+    worth = found["one_row_ahead_usd_micros"] - sum(day["mean_pnl_usd_micros"] for day in head["days"])
+    trained = f"; {found['days_trained_on']} of the days WERE TRAINED ON" if found["days_trained_on"] else ""
+    return (
+        f"with another future the past {said} ({found['decisions_compared']:,} decisions); "
+        f"one row of look-ahead would be worth {_usd(worth)}{trained}"
+    )
+
+
+def _interval(figures: dict[str, Any]) -> str:
+    if figures["interval"] is None:
+        return "- (one day)"
+    return f"{_usd(figures['interval_low_usd_micros'])} to {_usd(figures['interval_high_usd_micros'])}"
+
+
+def _usd(micros: int | None) -> str:
+    """To the cent: a mean of whole micro-dollars has more decimals than anybody reads."""
+    from lob.units import format_usd
+
+    return "-" if micros is None else format_usd(round(micros, -4))
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
