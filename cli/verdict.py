@@ -22,6 +22,7 @@ def verdict(
     run: Annotated[Path, typer.Argument(help="The run's folder: a training, an evaluation or a replay.", show_default=False)],
     store: Annotated[Path | None, _option("Market store that the run read; with it each fill is held against its raw row.")] = None,
     head: Annotated[str | None, _option("Chain head that the run printed when it ended.")] = None,
+    against: Annotated[Path | None, _option("Earlier run on the same days: falling by more than half of its Sharpe ratio kills.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 on a WARN too.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -36,11 +37,12 @@ def verdict(
     Examples:
       sim verdict R/train-ESH4-5d41402abc
       sim verdict R/eval-ESH4-7f3a12 --store S --strict
+      sim verdict R/train-ESH4-5d41402abc --against R/train-ESH4-0b2c9a1f44
       sim verdict R/eval-ESH4-7f3a12 --json | jq '.signals[] | select(.status != "PASS")'
     """
     from sim.verdict import judge, render
 
     with progress("verdict"):
-        found = judge(run, store, head)
+        found = judge(run, store, head, against)
     emit(found.to_json(), render(found), as_json)
     raise typer.Exit(found.exit_code(strict))

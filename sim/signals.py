@@ -260,3 +260,12 @@ def determinism(twins: Mapping[str, str | None]) -> Signal:
         if difference is not None:
             return Signal(name, KILL, f"{twin} has the same identity and another log: {difference}", 1, 0, "differences")
     return Signal(name, PASS, f"byte-equal to {', '.join(twins)}", 0, 0, "differences")
+
+
+def regression(now: float | None, before: float | None, fell: bool) -> Signal:
+    """The headline's Sharpe ratio per day against that of an earlier run, by the same selector, build and days (seed P3, lesson 45)."""
+    name = "regression"
+    if now is None or before is None:
+        return Signal(name, UNKNOWN, "a Sharpe ratio per day is undefined: too few days, or all equal")
+    told = f"Sharpe ratio per day {now:.3f}, was {before:.3f}"
+    return Signal(name, KILL if fell else PASS, told + ("; it fell by more than half" if fell else ""), now, before, "sharpe per day")

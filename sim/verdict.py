@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lob.errors import DamagedLog
+from lob.errors import BadInput, DamagedLog
 from sim import signals as s
 from sim.evaluation import EVALUATION
 from sim.trials import run_manifests
@@ -48,10 +48,11 @@ class Judgement:
         return {"status": self.status} | asdict(self)
 
 
-def judge(run_dir: Path, store: Path | None = None, head: str | None = None) -> Judgement:
-    """The verdict on a run, in whatever state it is. With a store each fill is also held against its raw market row.
+def judge(run_dir: Path, store: Path | None = None, head: str | None = None, against: Path | None = None) -> Judgement:
+    """The verdict on a run, in whatever state it is. With a store each fill is also held against its raw market row. `against` is an
+    earlier run (an evaluation, or a training with one) from which its greedy evaluation must not have fallen.
 
-    Raises NotFound (no run there), BadInput (a head that is none, a store that cannot judge it).
+    Raises NotFound (no run there), BadInput (a head that is none, a store that cannot judge it, an `against` that cannot be compared).
     """
     from sim.run_data import load
     from store.run_read import read_run
@@ -74,6 +75,7 @@ def judge(run_dir: Path, store: Path | None = None, head: str | None = None) -> 
         s.worst([collapse_of(part) for part in (run, *(part for folder, part in judged if folder != run_dir))]),
         s.worst([non_finite_of(part) for part in (run, *(part for folder, part in judged if folder != run_dir))]),
         s.determinism(twins_of(run_dir)),
+        *([regression_of(run_dir, against)] if against is not None else []),
     )
     return Judgement(run_dir.name, files.head, phase, tuple(child.name for child in children), found)
 
@@ -137,6 +139,33 @@ def non_finite_of(run: RunData) -> s.Signal:
     events = run.tables.get("events")
     rows = events.select(["step", "kind", "message"]).to_pylist() if events is not None else []
     return s.non_finite([(row["step"], row["message"]) for row in rows if row["kind"].startswith(NON_FINITE)], run.finished)
+
+
+def regression_of(run_dir: Path, against: Path) -> s.Signal:
+    """The greedy evaluation of a run against that of an earlier one. Raises BadInput where the two cannot be compared."""
+    from policy.bands import Measured, more_than_halved
+
+    now, before = headline(run_dir), headline(against)
+    ours, theirs = (part.summary[EVALUATION] for part in (now, before))  # type: ignore[index]
+    if [(day["start_ns"], day["end_ns"]) for day in ours["days"]] != [(day["start_ns"], day["end_ns"]) for day in theirs["days"]]:
+        raise BadInput(f"--against {against}: it was evaluated on other days; evaluate both on the same ones")
+    sharpe, was = (found["statistics"]["sharpe_per_day"] for found in (ours, theirs))
+    if sharpe is None or was is None:
+        return s.regression(sharpe, was, fell=False)
+    codes = (part.manifest["identity"]["code"]["sha256"] for part in (now, before))
+    measured = [Measured(value, GREEDY, code) for value, code in zip((sharpe, was), codes, strict=True)]
+    return s.regression(sharpe, was, more_than_halved(measured[1], measured[0]))
+
+
+def headline(run_dir: Path) -> RunData:
+    """The greedy evaluation that a folder is, or that a training run led to: of several the first by name. Raises BadInput."""
+    from sim.run_data import load
+
+    for folder in (run_dir, *evaluations_of(run_dir)):
+        run = load(folder)
+        if is_headline(run):
+            return run
+    raise BadInput(f"{run_dir}: there is no greedy evaluation of it to compare; `sim eval` makes one")
 
 
 # --- the runs beside it ---

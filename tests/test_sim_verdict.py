@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from lob.errors import NotFound
+from lob.errors import BadInput, NotFound
 from sim.signals import KILL, PASS, UNKNOWN, WARN, Signal
-from sim.verdict import Judgement, evaluations_of, judge, render, twins_of
+from sim.verdict import Judgement, evaluations_of, judge, regression_of, render, twins_of
 from tests.replays import replayed, synthetic_store
 from tests.runlog_runs import write_run
 from tests.test_cli import document, here, reason
@@ -138,3 +138,33 @@ def test_the_command_prints_a_line_a_signal_and_exits_by_the_verdict(run, market
     assert here(capfd, "verdict", str(run)).returncode == 1
     none = here(capfd, "verdict", str(run.parent / "none"), "--json")
     assert none.returncode == 2 and "manifest.json" in reason(none)
+
+
+def evaluation_run(folder, sharpe, code="a" * 64, selector="greedy", days=((0, 1), (1, 2))):
+    """A folder that looks like an evaluation's, as far as a comparison of two looks."""
+    from tests.runlog_runs import TABLES
+
+    statistics = {"sharpe_per_day": sharpe}
+    document = {"selector": {"name": selector}, "days": [{"start_ns": a, "end_ns": b} for a, b in days], "statistics": statistics}
+    from store.runlog import RunLog
+
+    with RunLog.create(folder, identity={"code": {"sha256": code}}, tables=TABLES) as log:
+        log.finish("finished", {"evaluation": document})
+    return folder
+
+
+@pytest.mark.parametrize(("now", "status"), [(0.5, PASS), (0.8, PASS), (0.3999, KILL), (-1.0, KILL), (0.4, PASS), (None, UNKNOWN)])
+def test_a_fall_by_more_than_half_kills_and_exactly_a_half_does_not(tmp_path, now, status):
+    """P3: -50.6 % was once passed as "the edge of" a limit of 50 %."""
+    before = evaluation_run(tmp_path / "before", 0.8)
+    assert regression_of(evaluation_run(tmp_path / "now", now), before).status == status
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [({"code": "b" * 64}, "baseline's code"), ({"selector": "boltzmann"}, "no greedy evaluation"), ({"days": ((0, 1),)}, "other days")],
+)
+def test_a_baseline_of_another_build_selector_or_days_is_refused(tmp_path, changes, says):
+    """Lesson 45: a baseline from another commit excused a fall."""
+    with pytest.raises(BadInput, match=says):
+        regression_of(evaluation_run(tmp_path / "now", 0.1), evaluation_run(tmp_path / "before", 0.8, **changes))
