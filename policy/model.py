@@ -5,6 +5,7 @@ C51: Bellemare, Dabney, Munos (2017). IQN at fixed fractions: Dabney et al. (201
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import NamedTuple
@@ -21,6 +22,10 @@ from policy.weights import Layout, count, first_values, linear, offsets, views
 
 HISTORY_SLOTS = LANE
 """Slots of a row of the history: those that come from the market alone."""
+
+
+TAPE_ROWS = 65_536
+"""Rows of a tape that are encoded at a time: their windows of sixteen rows then take 400 MB."""
 
 
 class ModelOutput(NamedTuple):
@@ -90,23 +95,30 @@ class Model(nn.Module):
             aux = F.linear(features, self.weights["aux.weight"], self.weights["aux.bias"]).squeeze(1)
             return ModelOutput(say(features, *folded, self.architecture), aux, gate, features)
 
-    def body(self, observation: torch.Tensor, history: torch.Tensor | None, bus: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(features [batch, hidden[-1]], gate [batch, experts] or None): everything below the heads, in the type of the weights."""
+    def body(
+        self, observation: torch.Tensor, history: torch.Tensor | None, bus: torch.Tensor, encoded: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(features [batch, hidden[-1]], gate [batch, experts] or None): everything below the heads, in the type of the weights.
+
+        `encoded` [batch, ...] is `encode(history)` where it is known already; the history is not looked at then.
+        """
+        w, a = self.weights, self.architecture
         # Signals have no common size, and a gradient norm may run away: what the network sees of one is linear near 0, then its logarithm.
         observation, bus = observation.to(self.flat.dtype), torch.asinh(bus).to(self.flat.dtype)
-        w, a = self.weights, self.architecture
         x = blocks.selected(w, observation, self._groups) if a.selection else observation
         if a.window:
-            assert history is not None, f"this network reads {a.window} rows of history"
-            mask = temporal.present_rows(history, self._temporal)
-            rows = temporal.embed(w, history.to(self.flat.dtype), self._temporal)
-            seen = temporal.scan(w, rows, mask, self._temporal), temporal.attend(w, rows, mask, a.attention_heads)
-            x = torch.cat([x, *seen], dim=1)
+            x = torch.cat([x, self.encode(history) if encoded is None else encoded], dim=1)
         x = blocks.trunk(w, x, bus, a)
         if not a.experts:
             return x, None
         shares = blocks.gate(w, observation)
         return blocks.mixture(w, x, shares), shares
+
+    def encode(self, history: torch.Tensor | None) -> torch.Tensor:
+        """[batch, 2 * (row + flow)]: what the temporal encoder says of the last row of each history float32[batch, window, 96]."""
+        if history is None:
+            raise ValueError(f"this network reads the market's last {self.window} rows: pass their history")
+        return temporal.encode(self.weights, history, self._temporal, self.architecture.attention_heads)
 
 
 def fold(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
@@ -137,10 +149,22 @@ class Actor:
             target.copy_(folded)
 
     @torch.no_grad()
-    def __call__(self, observation: torch.Tensor, history: torch.Tensor | None, bus: torch.Tensor) -> HeadOutput:
-        """As `Model.forward`, the heads alone, in the actor's dtype."""
-        features, _ = self.body.body(observation, history, bus)
+    def __call__(
+        self, observation: torch.Tensor, history: torch.Tensor | None, bus: torch.Tensor, encoded: torch.Tensor | None = None
+    ) -> HeadOutput:
+        """As `Model.forward`, the heads alone, in the actor's dtype. `encoded` as in `Model.body`."""
+        features, _ = self.body.body(observation, history, bus, encoded)
         return say(features, self.weight, self.bias, self.model.architecture)
+
+    @torch.no_grad()
+    def encode_tape(self, history: Callable[[torch.Tensor], torch.Tensor], rows: int) -> torch.Tensor:
+        """[rows, 2 * (row + flow)]: what the temporal encoder says of every row of a tape, with the weights as they are now.
+
+        `history(int64[n])` gives float32[n, window, 96] (`cuda_env.env.Env.history`). While the weights stand still, a step then looks its
+        lanes' rows up (`encoded=table[row]`) instead of encoding each lane's window anew: the encoder sees the market alone.
+        """
+        each = torch.arange(rows, device=self.weight.device).split(TAPE_ROWS)
+        return torch.cat([self.body.encode(history(part)) for part in each])
 
 
 def say(features: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, architecture: Architecture) -> HeadOutput:

@@ -29,6 +29,8 @@ FLOW_SLOTS: tuple[int, ...] = (
 )
 """The 18 inputs of the order-flow embedding: imbalance and its changes, how long it took, and how the book leans."""
 
+CLOCK = slice(OFFSET["session_sin"], OFFSET["session_cos"] + 1)
+
 _RATES = (1.0, 16.0)
 """First rates of forgetting, log-uniform between these (Mamba's own)."""
 
@@ -41,7 +43,7 @@ class Constants(NamedTuple):
 
     flow: torch.Tensor  # [18, 96]: which slots are order flow
     later: torch.Tensor  # [window, window]: 1 where the first row comes after the second
-    present: torch.Tensor  # bool[window]: the last row
+    age: torch.Tensor  # float[window]: how many rows ago, the present one being 1 ago
 
 
 def constants(a: Architecture, device: str | torch.device, dtype: torch.dtype) -> Constants:
@@ -50,7 +52,7 @@ def constants(a: Architecture, device: str | torch.device, dtype: torch.dtype) -
     for i, slot in enumerate(FLOW_SLOTS):
         flow[i, slot] = 1
     places = torch.arange(a.window, device=device)
-    return Constants(flow, (places[:, None] > places).to(dtype), places == a.window - 1)
+    return Constants(flow, (places[:, None] > places).to(dtype), (a.window - places).float())
 
 
 def temporal_layout(a: Architecture) -> Layout:
@@ -79,15 +81,24 @@ def temporal_layout(a: Architecture) -> Layout:
 
 
 def present_rows(history: torch.Tensor, c: Constants) -> torch.Tensor:
-    """bool[batch, window]: which rows of float32[batch, window, 96] are real. Zeros stand before the start of a window of the tape, and no
-    real row is all zero (its session clock never is); a row after a real one is real, and so is the present one."""
-    return ((history != 0).any(2).cumsum(1) > 0) | c.present
+    """bool[batch, window]: which rows of float32[batch, window, 96] are real. Before the start of a window of the tape stand zeros, and a
+    real row shows sine and cosine of its session's clock, never both zero; what follows a real row is real, and so is the present one."""
+    oldest = ((history[:, :, CLOCK] != 0).any(2) * c.age).amax(1, keepdim=True)
+    return c.age <= oldest.clamp(min=1)
 
 
 def embed(w: Weights, history: torch.Tensor, c: Constants) -> torch.Tensor:
     """[batch, window, 96] -> [batch, window, row + flow]: SiLU of both embeddings, in one product."""
     weight = torch.cat([w["row.weight"], w["flow.weight"] @ c.flow])
     return F.silu(F.linear(history, weight, torch.cat([w["row.bias"], w["flow.bias"]])))
+
+
+def encode(w: Weights, history: torch.Tensor, c: Constants, heads: int) -> torch.Tensor:
+    """What the encoder says of the last row of each history: float32[batch, window, 96] -> [batch, 2 * (row + flow)], in the type of the
+    weights. It depends on the market alone, so that lanes at one row of the tape are told the same."""
+    mask = present_rows(history, c)
+    rows = embed(w, history.to(w["row.weight"].dtype), c)
+    return torch.cat([scan(w, rows, mask, c), attend(w, rows, mask, heads)], dim=1)
 
 
 def scan(w: Weights, rows: torch.Tensor, mask: torch.Tensor, c: Constants) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 from lob.layout import OFFSET, SLOTS
 from policy import temporal
 from policy.architecture import profile
-from policy.model import Model, initialise
+from policy.model import Actor, Model, initialise
 
 DEFAULT = profile("default")
 WINDOW, WIDTH = DEFAULT.window, DEFAULT.width
@@ -149,3 +149,29 @@ def test_the_first_memories_of_the_scan_reach_from_a_row_to_the_window():
         return math.exp(rate) * math.log1p(math.exp(step))
 
     assert 1 / forgotten(1) < 2 and 1 / forgotten(-1) > WINDOW
+
+
+def test_lanes_may_look_up_what_the_encoder_says_of_their_row_instead_of_their_history(model):
+    """A table over a tape of two windows, against each lane's own history."""
+    rows, first = 40, [0] * 25 + [25] * 15
+    features = draw(rows, 96, seed=6)
+
+    def history(of: torch.Tensor) -> torch.Tensor:
+        past = torch.zeros(len(of), WINDOW, 96)
+        for i, row in enumerate(of.tolist()):
+            seen = features[max(first[row], row - WINDOW + 1) : row + 1]
+            past[i, WINDOW - len(seen) :] = seen
+        return past
+
+    actor, lanes = Actor(model), torch.tensor([0, 3, 24, 25, 26, 39, 39])
+    table = actor.encode_tape(history, rows)
+    observation, bus = draw(len(lanes), 128, seed=7), draw(127, seed=8)
+    own, looked_up = actor(observation, history(lanes), bus), actor(observation, None, bus, table[lanes])
+    assert table.shape == (rows, 2 * WIDTH)
+    assert float((own.logits - looked_up.logits).abs().max()) < 1e-5
+    assert float((own.quantiles - looked_up.quantiles).abs().max()) < 1e-5
+
+
+def test_a_network_that_reads_history_says_so_when_it_gets_none(model):
+    with pytest.raises(ValueError, match="last 16 rows"):
+        model(draw(2, 128), None, draw(127))
