@@ -17,35 +17,23 @@ WIDEST = 4096
 
 @dataclass(frozen=True)
 class Architecture:
-    """Sizes of a network, whole numbers; 0 leaves a part out. The defaults are the profile `small`. Raises BadInput for sizes that cannot
-    be built."""
+    """Sizes of a network, whole numbers; 0 leaves a part out. `ModelConfig` says what each is. The defaults are the profile `small`. Raises
+    BadInput for sizes that cannot be built."""
 
     hidden: tuple[int, ...] = (128, 64)
-    """Widths of the trunk's layers."""
     gated: bool = False
-    """The trunk's layers are gated residual networks, not rectified linear ones."""
     selection: int = 0
-    """Hidden width of the variable selection over groups of the observation."""
     window: int = 0
-    """Past market rows that the temporal encoder reads, the present one included."""
     row: int = 0
-    """Width of a row's embedding; the order-flow embedding stands beside it."""
     flow: int = 0
-    """Width of the order-flow embedding (seed G11: 10)."""
     states: int = 0
-    """Size of the state-space block's state, for each number that it carries."""
     scan_heads: int = 0
-    """Heads of the state-space block: each forgets at a rate of its own."""
     attention_heads: int = 0
     experts: int = 0
     bottleneck: int = 0
-    """Hidden width of an expert."""
     gate: int = 0
-    """Hidden width of the experts' gate."""
     atoms: int = 51
-    """Of C51, evenly spaced from value_min to value_max."""
     quantiles: int = 5
-    """Of IQN, at fixed fractions (`policy.heads.taus`)."""
     value_min: float = -10.0
     value_max: float = 10.0
 
@@ -131,27 +119,44 @@ def profile(name: str) -> Architecture:
 
 
 class ModelConfig(BaseModel):
-    """The network of a run: a profile, and what of `Architecture` is to differ from it."""
+    """The network of a run: a profile, and what of it is to differ (`None`: nothing)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     profile: str = "small"
+    """small, trunk or default"""
     hidden: tuple[int, ...] | None = None
+    """widths of the trunk's layers"""
     gated: bool | None = None
+    """the trunk's layers are gated residual networks, not rectified linear ones"""
     selection: int | None = None
+    """hidden width of the variable selection over groups of the observation"""
     window: int | None = None
+    """past market rows that the temporal encoder reads, the present one included"""
     row: int | None = None
+    """width of a row's embedding; the order-flow embedding stands beside it"""
     flow: int | None = None
+    """width of the order-flow embedding"""
     states: int | None = None
+    """size of the state-space block's state, for each number that it carries"""
     scan_heads: int | None = None
+    """heads of the state-space block: each forgets at a rate of its own"""
     attention_heads: int | None = None
+    """heads of the attention block"""
     experts: int | None = None
+    """experts of the mixture"""
     bottleneck: int | None = None
+    """hidden width of an expert"""
     gate: int | None = None
+    """hidden width of the experts' gate"""
     atoms: int | None = None
+    """atoms of C51, evenly spaced from value_min to value_max"""
     quantiles: int | None = None
+    """quantiles of IQN, at the midpoints of equal shares of probability"""
     value_min: float | None = None
+    """least value that C51 can say, in units of the reward that is learned from"""
     value_max: float | None = None
+    """greatest one"""
 
     @model_validator(mode="after")
     def _can_be_built(self) -> ModelConfig:

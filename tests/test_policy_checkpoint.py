@@ -111,6 +111,16 @@ def test_what_json_cannot_hold_of_how_it_was_trained_is_refused_before_anything_
     assert not list(tmp_path.iterdir())
 
 
+def test_a_number_in_about_that_json_reads_as_infinite_is_refused(checkpoint):
+    edit(checkpoint, about={"x": 12345.5})
+    path = checkpoint / "manifest.json"
+    text = path.read_text().replace("12345.5", "1e999")
+    stated = {key: value for key, value in json.loads(text).items() if key != "content_hash"}
+    fitting = hashlib.sha256(json.dumps(stated, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    path.write_text(text.replace(json.loads(text)["content_hash"], fitting))
+    assert "about is no plain JSON" in refusal(checkpoint)
+
+
 def test_of_the_first_format_nothing_is_read(checkpoint):
     edit(checkpoint, format=1)
     assert "format 1 where this version reads 2" in refusal(checkpoint)

@@ -67,3 +67,11 @@ def test_a_checkpoint_of_every_profile_is_made_and_replayed(store, tmp_path, nam
     assert said["parameters"] == sum(p.numel() for p in initialise(profile(name), 5).parameters())
     result = replayed(store, tmp_path / "runs", policy=f"checkpoint:{tmp_path / 'net'}", minutes=1, lanes=2)
     assert len(picked(result)) == 2 * (result.steps + 1)
+
+
+@pytest.mark.parametrize("name", list(PROFILES))
+def test_what_a_network_picks_does_not_depend_on_what_comes_later(store, tmp_path, name):
+    init_checkpoint(5, tmp_path / "net", profile_name=name)
+    short, long = (replayed(store, tmp_path, policy=f"checkpoint:{tmp_path / 'net'}", minutes=minutes, lanes=2) for minutes in (1, 2))
+    decided = 2 * short.steps
+    assert len(set(picked(long))) > 1 and picked(short)[:decided] == picked(long)[:decided]
