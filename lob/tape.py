@@ -107,5 +107,10 @@ class Schedule:
         return len(self.ts_decided_ns)
 
     @property
+    def longest(self) -> int:
+        """Decisions of the longest window: a lane that plays it has one step more, its drain."""
+        return max(drain - first for first, drain, _ in self.windows)
+
+    @property
     def decisions(self) -> int:
         return self.rows - len(self.windows)

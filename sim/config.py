@@ -175,6 +175,15 @@ class RunConfig(Section):
             raise ValueError("env leaves a fee, margin or floor open; build the config with run_config")
         if self.phase != "train" and self.tape.fit_end_ns is not None and self.tape.fit_end_ns > self.tape.start_ns:
             raise ValueError("the fit range ends after the window's start, so the policy would look ahead: end it at or before the start")
+        if self.phase != "train" and self.tape.windows is not None and self.lanes < len(self.tape.windows):
+            raise ValueError(
+                f"{len(self.tape.windows)} windows need as many lanes at least, for each lane plays one; lanes is {self.lanes}"
+            )
+        if self.phase == "train" and self.log.level not in ("trades", "diag"):
+            raise ValueError(
+                f"a training logs trades or diag, not {self.log.level}: its lanes begin anew at drawn rows, "
+                "which no proof follows step by step; its evaluations are proved in full"
+            )
         sampled = self.log.level.partition(":")[2]
         if sampled and int(sampled) > self.lanes:
             raise ValueError(f"level {self.log.level} asks for more lanes than the run's {self.lanes}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lob.errors import BadInput, TapeproofError
+from lob.errors import TapeproofError
 from lob.units import counted, format_usd
 from sim.config import RunConfig, config_hash, hashed_document
 
@@ -131,7 +131,7 @@ def replay(
                 notes += (f"an equal run is there already: {folder} (same head); SQL over {runs} counts both: choose one by run_id",)
                 break
     return ReplayResult(
-        run_dir, head, loaded.schedule.decisions, config.lanes, played, closed, elapsed, log.waited_s, notes, summary
+        run_dir, head, loaded.schedule.longest, config.lanes, played, closed, elapsed, log.waited_s, notes, summary
     )  # fmt: skip
 
 
@@ -162,8 +162,7 @@ def warm_up(make_env: Callable[[int], Env], policy: Policy, lanes: int) -> None:
     env.observe()
     env.step(constant_picks(few, "cpu"))
     env.diag()
-    with suppress(BadInput):  # refused before the last decision, once it has run
-        env.drain()
+    env.close_all()
 
 
 def what_is_kept(run_dir: Path) -> str:
@@ -229,7 +228,8 @@ def account_notes(config: RunConfig) -> tuple[str, ...]:
 
 
 def _play(env: Env, policy: Policy, log: RunLog, schedule: Schedule, progress: Progress | None) -> tuple[int, int]:
-    """Every decision, then the drain; (decisions of living lanes, lanes that the floor ended).
+    """Every decision, then the drain, which in a joined plan comes to each lane at the end of its own window; (decisions of living lanes,
+    lanes that the floor ended).
 
     A step's rows are in the log before the next decision is made.
     """
@@ -237,19 +237,19 @@ def _play(env: Env, policy: Policy, log: RunLog, schedule: Schedule, progress: P
 
     played = closed = 0
     now = time.perf_counter_ns
-    steps = schedule.decisions + 1
+    steps = schedule.longest + 1
     for step in range(steps):
         begun = now()
-        if step < schedule.decisions:
+        if step < schedule.longest:
             observation = env.observe()
             observed = now()
             picks = policy.act(observation, env.history(policy.window) if policy.window else None, step)
             picked = now()
             env.step(picks)
             of_policy = diag_row(picks, policy.diagnostics(), env.decided)
-        else:
+        else:  # every lane that has not been drained yet
             observed = picked = begun
-            env.drain()
+            env.close_all()
             of_policy = no_picks_row()
         moved = now()
         for table in env.emit:

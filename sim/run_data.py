@@ -1,7 +1,8 @@
 """A run's log as summary and verify read it: the manifest's terms, the tables as Arrow, and which part each row came from."""
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PHASES = {"train": 0, "eval": 1, "replay": 2}
+SUMMARY_FILES = {"train": "train_summary.json", "eval": "eval_summary.json", "replay": "eval_summary.json"}
 FINISHED = "finished"
 """The end state of a run that played its window to the end."""
 
@@ -53,6 +55,14 @@ class RunTerms:
     tick_price_e9: int
     tick_value_usd_micros: int
     slippage_ticks: int
+    windows: tuple[tuple[int, int], ...]
+    """[start, end) of each; lane i plays window i modulo their number (training: whatever it draws)."""
+
+    is_joined: bool
+    """Each lane is drained by itself at the end of its window; otherwise there is one window, drained for all lanes at once."""
+
+    reads: tuple[tuple[int, int, str], ...]
+    """What was read of the store, (start, end, data hash): one read serves one window or several."""
 
     @property
     def is_bars(self) -> bool:
@@ -87,6 +97,11 @@ class RunData:
         return "", row
 
 
+def joint_hash(reads: Sequence[Sequence[Any]]) -> str:
+    """SHA-256 over the canonical JSON of (start_ns, end_ns, data hash) of every read: the data hash of a run of several windows."""
+    return hashlib.sha256(json.dumps([list(one) for one in reads], separators=(",", ":")).encode()).hexdigest()
+
+
 def terms_of(manifest: Mapping[str, Any]) -> RunTerms:
     """The manifest's terms. Raises DamagedLog naming the key that is missing."""
 
@@ -102,6 +117,7 @@ def terms_of(manifest: Mapping[str, Any]) -> RunTerms:
 
     config, env, tape, data = "identity.config.", "identity.config.env.", "identity.config.tape.", "identity.data."
     start, end = int(get(tape + "start_ns")), int(get(tape + "end_ns"))
+    windows, reads = get(tape + "windows", None), get(data + "reads", None)
     tick, multiplier = Fraction(get(config + "instrument.tick")), Fraction(get(config + "instrument.multiplier"))
     return RunTerms(
         level=get("log.level"),
@@ -132,7 +148,15 @@ def terms_of(manifest: Mapping[str, Any]) -> RunTerms:
         tick_price_e9=int(tick * PRICE_SCALE),
         tick_value_usd_micros=int(tick * multiplier * USD_MICROS),
         slippage_ticks=int(get(tape + "slippage_ticks", 1)),
+        windows=tuple((int(first), int(last)) for first, last in windows or [(start, end)]),
+        is_joined=windows is not None,
+        reads=tuple((int(first), int(last), str(said)) for first, last, said in reads or ()),
     )
+
+
+def summary_file(terms: RunTerms) -> str:
+    """Name of the file that holds the run's summary."""
+    return SUMMARY_FILES[terms.phases[0]]
 
 
 def ints(table: "pa.Table", name: str, null: int = 0) -> "np.ndarray":
@@ -193,7 +217,8 @@ def load(run_dir: str | Path) -> RunData:
             held.append(("journal", files.journal[name].num_rows))
         if kept(files.tables[name].levels, files.manifest["log"]["level"]):
             tables[name], parts[name] = rows, tuple(held)
-    summary = files.run_dir / "eval_summary.json"
+    phase = files.manifest.get("identity", {}).get("config", {}).get("phase")
+    summary = files.run_dir / SUMMARY_FILES.get(phase, SUMMARY_FILES["eval"])
     return RunData(
         files.manifest,
         tables,

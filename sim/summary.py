@@ -50,6 +50,8 @@ def summarize(run: RunData | str | Path, finished: bool | None = None) -> dict[s
         "lanes": terms.lanes,
     }
     out |= {"start_ns": terms.start_ns, "end_ns": terms.end_ns, "finished": run.finished}
+    if terms.is_joined:
+        out["windows"] = [list(window) for window in terms.windows]
     put_usd(out, "total_pnl", Undefined("level_has_no_trades") if total is None else total)
     out |= {"pnl_rule": PNL_RULE, "aggregation": AGGREGATION, "limit": "the tape does not react to us", "phases": phases}
     return out
@@ -83,8 +85,9 @@ def _phase(run: RunData, terms: RunTerms, name: str) -> dict[str, Any]:
     out |= _trade_figures(tables, terms, run.finished)
     out |= _step_figures(tables, terms, lanes)
     out |= _distributions(tables.get("steps") if len(lanes) == terms.lanes else None, diag)
-    out["lane_rows"] = _lane_rows(tables, terms, run.finished, lanes)
-    out["episodes"] = _episode_rows(tables, terms, run.finished)
+    if name != "train":  # whose lanes are many, and whose episodes begin and end where chance has it
+        out["lane_rows"] = _lane_rows(tables, terms, run.finished, lanes)
+        out["episodes"] = _episode_rows(tables, terms, run.finished)
     return out
 
 
@@ -155,7 +158,7 @@ def _step_figures(tables: Mapping[str, "pa.Table"], terms: RunTerms, lanes: Mapp
         return out
     steps = tables["steps"]
     out["lanes_in_steps"] = len(lanes)
-    out["decisions"] = int((ints(steps, "is_drain") == 0).sum())
+    out["decisions"] = sum(lane.decisions for lane in lanes.values())
     whole = len(lanes) == terms.lanes
     partial = Undefined("steps_of_some_lanes_only")
     held = list(lanes.values())
@@ -217,7 +220,11 @@ def _lane_rows(
     missing = Undefined("lane_not_in_steps") if "steps" in tables else metrics.LEVEL_HAS_NO_STEPS
     out = []
     for lane in range(terms.lanes):
-        row: dict[str, Any] = {"lane": lane} | _pnl_row(sums, lane, flat_at_end=finished)
+        row: dict[str, Any] = {"lane": lane}
+        if terms.is_joined:
+            window = lane % len(terms.windows)
+            row |= {"window": window, "start_ns": terms.windows[window][0], "end_ns": terms.windows[window][1]}
+        row |= _pnl_row(sums, lane, flat_at_end=finished)
         held = figures.get(lane)
         put_usd(row, "final_equity", held.final_equity if held else missing)
         put_usd(row, "max_drawdown", held.max_drawdown if held else missing)
@@ -282,8 +289,9 @@ def _pnl_row(sums: Mapping[str, np.ndarray], i: int, flat_at_end: bool) -> dict[
 
 @dataclass(frozen=True)
 class LaneFigures:
-    """One lane's figures from its equity after every row, flat steps and the drain included. Money in micro-dollars."""
+    """One lane's figures from its equity after every row up to its drain, flat steps and the drain included. Money in micro-dollars."""
 
+    decisions: int
     final_equity: int
     unrealized: int
     max_drawdown: int
@@ -302,7 +310,9 @@ def _lane_figures(steps: "pa.Table", terms: RunTerms) -> dict[int, LaneFigures]:
     order = np.argsort(lane.astype(np.uint16) if len(lane) and lane.min() >= 0 and lane.max() < 1 << 16 else lane, kind="stable")
     starts = np.flatnonzero(np.diff(lane[order], prepend=-1))
     out = {}
-    for rows in np.split(order, starts[1:]) if len(order) else ():
+    for every in np.split(order, starts[1:]) if len(order) else ():
+        end = int(drain[every].argmax()) + 1 if drain[every].any() else len(every)
+        rows = every[:end]  # what follows the drain waits for lanes of longer windows
         values = np.concatenate(([terms.capital_usd_micros], equity[rows]))
         # The drain takes no time of its own, so it is no period: its equity stands in place of the last decision's.
         periods = np.concatenate((values[:-2], values[-1:])) if drain[rows[-1]] and len(values) > 2 else values
@@ -310,6 +320,7 @@ def _lane_figures(steps: "pa.Table", terms: RunTerms) -> dict[int, LaneFigures]:
         per_step = metrics.sharpe(returns, 1.0)
         said = reason[rows][reason[rows] > 0]
         out[int(lane[rows[0]])] = LaneFigures(
+            decisions=len(rows) - int(drain[rows[-1]]),
             final_equity=int(values[-1]),
             unrealized=int(unrealized[rows[-1]]),
             max_drawdown=metrics.max_drawdown_usd_micros(values),
@@ -327,11 +338,15 @@ def _factor(steps: "pa.Table", terms: RunTerms) -> Figure:
     lane = ints(steps, "lane")
     if not len(lane):
         return metrics.NO_STEPS
-    one = lane == lane.min()
-    ts, episode = ints(steps, "ts_decided_ns")[one], ints(steps, "episode")[one]
-    decisions = int((ints(steps, "is_drain")[one] == 0).sum())
-    spans = [int(ts[episode == e].max() - ts[episode == e].min()) for e in distinct(episode)]
-    return metrics.annualisation_factor(decisions, sum(spans), session_ns_per_year(terms.calendar, terms.start_ns))
+    # The lanes of a window decide at the same times: one of each tells.
+    _, leaders = np.unique(distinct(lane) % len(terms.windows), return_index=True)
+    decisions, spans = 0, 0
+    for leader in distinct(lane)[leaders].tolist():
+        rows = np.flatnonzero(lane == leader)
+        ts, episode, drain = (ints(steps, name)[rows] for name in ("ts_decided_ns", "episode", "is_drain"))
+        decisions += int(drain.argmax()) if drain.any() else len(rows)
+        spans += sum(int(ts[episode == e].max() - ts[episode == e].min()) for e in distinct(episode))
+    return metrics.annualisation_factor(decisions, spans, session_ns_per_year(terms.calendar, terms.start_ns))
 
 
 def _episode_key(rows: "pa.Table") -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lob.actions import EndReason
 from lob.errors import BadInput
 from sim.config import RunConfig
+from sim.run_data import joint_hash
 from sim.tape import REBUILD, Loaded, feature_parameters, goes_on, provenance_of, read, refuse_fit_of, sessions_of
 
 if TYPE_CHECKING:
@@ -53,11 +53,6 @@ def reads_of(config: RunConfig, windows: Sequence[Window]) -> list[tuple[Window,
         else:
             reads.append(((first, last), [window]))
     return reads
-
-
-def joint_hash(reads: Sequence[Sequence[Any]]) -> str:
-    """SHA-256 over the canonical JSON of (start_ns, end_ns, data hash) of every read: the data hash of a run of several windows."""
-    return hashlib.sha256(json.dumps([list(one) for one in reads], separators=(",", ":")).encode()).hexdigest()
 
 
 def load_windows(store: Path, config: RunConfig, rebuild: bool, brought: Normaliser | None) -> Loaded:

@@ -17,7 +17,7 @@ from lob.errors import BadInput, DamagedLog, TapeproofError
 from lob.units import counted
 from sim import verify_sql as sql
 from sim.evaluation import EVALUATION, concluded
-from sim.run_data import FINISHED, PHASES, RunData, RunTerms, distinct, load
+from sim.run_data import FINISHED, PHASES, RunData, RunTerms, distinct, joint_hash, load, summary_file
 from sim.summary import summarize
 from sim.verify_accounting import (
     Grid,
@@ -33,12 +33,12 @@ from sim.verify_accounting import (
     grids,
     walk_fills,
 )
-from sim.verify_diag import check_diag
+from sim.verify_diag import check_diag, check_trades_alone
 from sim.verify_fills import check_drain, check_fills, check_marks, check_standing, check_times, fill_events, raw_price
 from sim.verify_floor import check_floor, resting_stops
 from sim.verify_gates import check_actual, check_ends, check_gates, check_sentinels, check_trail
 from sim.verify_hashes import check_build
-from sim.verify_market import BAR_COLUMNS, Market, book_columns, market_of
+from sim.verify_market import BAR_COLUMNS, Market, book_columns, join_markets, market_of
 from sim.verify_orders import check_orders_follow
 from sim.verify_schedule import check_schedule
 from sim.verify_terms import CALENDAR, CURRENCY, ContractTerms, root_of, terms_for
@@ -122,20 +122,28 @@ def read_market(terms: RunTerms, store: str | Path) -> tuple[Market, list[Check]
     from store.market_read import read_columns
 
     needed = BAR_COLUMNS if terms.is_bars else book_columns(terms.schema)
-    columns = read_columns(store, terms.instrument, terms.schema, terms.read_start_ns, terms.read_end_ns, terms.columns)
-    checks = []
-    if terms.data_hash is None:
-        checks.append(failed("data_hash", "the manifest holds none: nothing says which data the run saw", "manifest", "data_hash"))
-    elif columns.data_hash != terms.data_hash:
-        checks.append(
-            failed("data_hash", f"the store's data hash is {columns.data_hash}, the run's {terms.data_hash}", "manifest", "data_hash")
-        )
+    reads = terms.reads or ((terms.read_start_ns, terms.read_end_ns, terms.data_hash),)
+    wrong, markets = [], []
+    for start, end, said in reads:
+        columns = read_columns(store, terms.instrument, terms.schema, start, end, terms.columns)
+        if columns.data_hash != said:
+            wrong.append(f"the store's data hash is {columns.data_hash}, the run's {said}")
+        if set(needed) - set(columns.arrays):
+            columns = read_columns(store, terms.instrument, terms.schema, start, end, needed)
+        held = sessions(terms.calendar, start, end)
+        markets.append(market_of(columns, terms.schema, terms.tick_price_e9, terms.slippage_ticks, held, terms.sources))
+    if terms.is_joined:
+        if joint_hash(terms.reads) != terms.data_hash:
+            wrong.append(f"the reads' data hashes give {joint_hash(terms.reads)}, the run says {terms.data_hash}")
+        serves = [next((i for i, read in enumerate(reads) if read[0] <= start < end <= read[1]), -1) for start, end in terms.windows]
+        if -1 in serves:
+            wrong.append("a window of the run lies in none of its reads")
+        market = join_markets(markets, [max(read, 0) for read in serves])
     else:
-        checks.append(Check("data_hash", OK, ""))
-    if set(needed) - set(columns.arrays):
-        columns = read_columns(store, terms.instrument, terms.schema, terms.read_start_ns, terms.read_end_ns, needed)
-    held = sessions(terms.calendar, terms.read_start_ns, terms.read_end_ns)
-    return market_of(columns, terms.schema, terms.tick_price_e9, terms.slippage_ticks, held, terms.sources), checks
+        market = markets[0]
+    if terms.data_hash is None:
+        wrong = ["the manifest holds none: nothing says which data the run saw"]
+    return market, [failed("data_hash", wrong[0], "manifest", "data_hash") if wrong else Check("data_hash", OK, "")]
 
 
 def verify_tables(
@@ -157,14 +165,15 @@ def verify_tables(
             checks += sql.check_orders(connection, log)
         computed: dict[str, dict[Key, int]] = {}
         reasons: dict[str, str] = {}
-        phase_a = _compute(log, connection, booked, rectangles, market, hand, computed, reasons, checks)
+        phase_a, phase_b = _compute(log, connection, booked, rectangles, market, hand, computed, reasons, checks)
     finally:
         connection.close()
     checks += _summary_is_of_this_log(run)
-    largest, at, groups = _largest_difference(log, computed, phase_a)
+    largest, at, groups = _largest_difference(log, computed, phase_a, phase_b)
     totals: dict[str, int | None] = {letter: sum(computed[letter].values()) if letter in computed else None for letter in COMPUTATIONS}
-    if totals["a"] is None and phase_a:
-        totals["a"] = sum(phase_a.values())
+    for letter, of_phases in (("a", phase_a), ("b", phase_b)):
+        if totals[letter] is None and of_phases:
+            totals[letter] = sum(of_phases.values())
     return Verdict(
         run=name,
         level=terms.level,
@@ -189,6 +198,8 @@ def _accounts(log: Log, booked: Walk | None, rectangles: Sequence[Grid]) -> list
             checks += check_ids(log, table, column)
     if booked is not None and log.has("trades"):
         checks += check_trades(log, booked)
+    elif log.has("trades"):
+        checks += check_trades_alone(log)
     if not log.has("steps"):
         return checks + check_times(log, None)
     for grid in rectangles:
@@ -213,10 +224,11 @@ def _compute(
     computed: dict[str, dict[Key, int]],
     reasons: dict[str, str],
     checks: list[Check],
-) -> dict[int, int]:
-    """Fill `computed` with the five, each by (phase, lane, episode); returns (a) per phase where the level keeps no steps of every lane."""
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Fill `computed` with the five, each by (phase, lane, episode); returns (a) and (b) per phase where they are not known by episode."""
     terms = log.terms
     phase_a: dict[int, int] = {}
+    phase_b: dict[int, int] = {}
     delta, _ = diag_columns(log)
     if log.has("steps"):
         computed["a"] = sql.step_deltas(connection)
@@ -236,24 +248,26 @@ def _compute(
     if log.has("trades"):
         episodes, phase_b = _from_summary(log.run, checks)
         if episodes is not None:
-            computed["b"] = episodes
+            computed["b"], phase_b = episodes, {}
         else:
-            reasons["b"] = "not per episode: lots were open between two episodes, and only fills could bridge them"
+            training = "train" in terms.phases
+            unknown = "lots were open between two episodes, and only fills could bridge them"
+            reasons["b"] = f"not per episode: {'the summary of a training lists none' if training else unknown}"
             for phase in phase_a.keys() & phase_b.keys():
                 if phase_a[phase] != phase_b[phase]:
                     detail = f"diag realised {phase_a[phase]} in all, the summary says {phase_b[phase]}"
-                    checks.append(failed("summary_against_diag", detail, "eval_summary.json", "total_pnl_usd_micros"))
+                    checks.append(failed("summary_against_diag", detail, summary_file(terms), "total_pnl_usd_micros"))
     else:
         reasons["b"] = f"level {terms.level} keeps no trades"
     if booked is None:
         reasons["c"] = reasons["e"] = f"level {terms.level} keeps no fills"
-        return phase_a
+        return phase_a, phase_b
     flows = sql.fill_flows(connection)
     ends = end_costs(log, booked)
     computed["c"] = _realised(flows, ends, terms.tick_value_usd_micros)
     if market is None:
         reasons["e"] = "no market data to look at"
-        return phase_a
+        return phase_a, phase_b
     index = fill_events(log, market)
     told = terms.level == "full" and log.has("orders") and bool(rectangles)
     stop_orders = np.sort(np.concatenate([resting_stops(log, grid).order_id for grid in rectangles])) if told else None
@@ -269,7 +283,7 @@ def _compute(
     raw = {key: (flow, lots * terms.fee_usd_micros) for key, (flow, lots) in sql.raw_flows(connection, price).items()}
     tick_value = _tick_value(terms, hand)
     computed["e"] = _realised(raw, ends, tick_value)
-    return phase_a
+    return phase_a, phase_b
 
 
 def _realised(flows: Mapping[Key, tuple[int, int]], ends: Mapping[Key, tuple[int, int, int]], tick_value: int) -> dict[Key, int]:
@@ -350,36 +364,41 @@ def _from_summary(run: RunData, checks: list[Check]) -> tuple[dict[Key, int] | N
     try:
         for phase in summary["phases"]:
             code, total = PHASES[phase["phase"]], phase["total_pnl_usd_micros"]
+            if total is not None:
+                totals[code] = int(total)
+            if "episodes" not in phase:  # a training
+                complete = False
+                continue
             parts = [row["pnl_usd_micros"] for row in phase["episodes"]]
             complete &= None not in parts
             episodes |= {(code, int(row["lane"]), int(row["episode"])): row["pnl_usd_micros"] for row in phase["episodes"]}
-            if total is not None:
-                totals[code] = int(total)
             if None not in parts and total is not None and sum(parts) != total:
                 detail = f"total_pnl_usd_micros of {phase['phase']} is {total}, its episodes sum to {sum(parts)}"
-                checks.append(failed("summary_total", detail, "eval_summary.json", "total_pnl_usd_micros"))
+                checks.append(failed("summary_total", detail, summary_file(run.terms), "total_pnl_usd_micros"))
     except (KeyError, TypeError, ValueError) as error:
-        checks.append(failed("summary_readable", f"not a summary of this version: {error!r}", "eval_summary.json"))
+        checks.append(failed("summary_readable", f"not a summary of this version: {error!r}", summary_file(run.terms)))
         return None, {}
     return (episodes if complete else None), totals
 
 
 def _summary_is_of_this_log(run: RunData) -> list[Check]:
-    """The summary file says what the log says: it is computed anew and compared figure by figure."""
+    """The summary file says what the log says: it is computed anew and compared figure by figure. That of a training says more."""
+    file = summary_file(run.terms)
     if run.summary is None:
         if run.finished:
-            return [failed("summary", "the run is finished and has no summary", "eval_summary.json")]
+            return [failed("summary", "the run is finished and has no summary", file)]
         return [skipped("summary", "the run wrote none: it did not finish")]
     expected = summarize(run)
     try:
         expected |= concluded(run, expected)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        return [failed("summary", f"its `{EVALUATION}` is not one of this version: {error!r}", "eval_summary.json", EVALUATION)]
-    path = _first_difference(run.summary, expected, "")
+        return [failed("summary", f"its `{EVALUATION}` is not one of this version: {error!r}", file, EVALUATION)]
+    found = {name: run.summary[name] for name in expected if name in run.summary} if "train" in run.terms.phases else run.summary
+    path = _first_difference(found, expected, "")
     if path is None:
         return [Check("summary", OK, "")]
-    place, found, wanted = path
-    return [failed("summary", f"{place} is {found}, the log gives {wanted}", "eval_summary.json", place)]
+    place, said, wanted = path
+    return [failed("summary", f"{place} is {said}, the log gives {wanted}", file, place)]
 
 
 def _first_difference(found: Any, expected: Any, path: str) -> tuple[str, Any, Any] | None:
@@ -401,7 +420,9 @@ def _first_difference(found: Any, expected: Any, path: str) -> tuple[str, Any, A
     return None if found == expected and type(found) is type(expected) else (path, found, expected)
 
 
-def _largest_difference(log: Log, computed: Mapping[str, Mapping[Key, int]], phase_a: Mapping[int, int]) -> tuple[int, str, int]:
+def _largest_difference(
+    log: Log, computed: Mapping[str, Mapping[Key, int]], phase_a: Mapping[int, int], phase_b: Mapping[int, int]
+) -> tuple[int, str, int]:
     """(largest difference between any two computations of one group, where, number of groups)."""
     keys = sorted({key for values in computed.values() for key in values})
     sampled = set(distinct(log("steps", "lane")).tolist()) if log.has("steps") else set()
@@ -417,10 +438,9 @@ def _largest_difference(log: Log, computed: Mapping[str, Mapping[Key, int]], pha
         if spread > largest:
             largest, at = spread, f"{where(key)}: " + ", ".join(f"({letter}) {value}" for letter, value in held.items())
     if phase_a:
-        for letter, values in computed.items():
-            if letter in "ad" and log.terms.level != "full":
-                continue
-            for phase, total in sql.by_phase(values).items():
+        summed = {letter: sql.by_phase(values) for letter, values in computed.items() if letter not in "ad" or log.terms.level == "full"}
+        for letter, values in (summed | ({"b": phase_b} if phase_b else {})).items():
+            for phase, total in values.items():
                 spread = abs(total - phase_a.get(phase, 0))
                 if spread > largest:
                     largest, at = spread, f"phase {phase}: (a) {phase_a.get(phase, 0)} from diag, ({letter}) {total}"

@@ -164,11 +164,33 @@ class Grid:
     steps: int
     lanes: np.ndarray
     order: np.ndarray | slice  # a slice when the table stands in that order, as a log does: nothing is copied then
+    windows: np.ndarray  # int64[G]: the windows that the lanes play,
+    leaders: np.ndarray  # int64[G]: the place of the first lane of each: all lanes of a window decide at the same times
+    group: np.ndarray  # int64[L]: which of them each lane plays
 
     def first(self, steps: int) -> np.ndarray | slice:
         """The rows of the first steps."""
         count = steps * len(self.lanes)
         return slice(0, count) if isinstance(self.order, slice) else self.order[:count]
+
+    def led(self, log: Log, name: str) -> np.ndarray:
+        """int64[S, G]: a column that all lanes of a window share, as the first lane of each has it."""
+        return self.matrix(log, name)[:, self.leaders]
+
+    def spread(self, led: np.ndarray) -> np.ndarray:
+        """[S, L] of [S, G]: what holds for a window, for each of its lanes."""
+        return led[:, self.group]
+
+    def group_of(self, log: Log, lane: np.ndarray) -> np.ndarray:
+        """Which of the windows each lane of any table plays; -1 where no lane of its window has steps."""
+        group = np.full(len(log.terms.windows), -1)
+        group[self.windows] = np.arange(len(self.windows))
+        return group[lane % len(group)]
+
+    def drained(self, log: Log) -> np.ndarray:
+        """int64[G]: the step in which a window's lanes are drained, S where the log does not reach it."""
+        found = self.led(log, "is_drain") == 1
+        return np.where(found.any(axis=0), found.argmax(axis=0), self.steps)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -187,7 +209,7 @@ def grids(log: Log) -> tuple[list[Grid], list[Check]]:
         lanes = distinct(lane)
         index = np.arange(len(phase))
         if (step == index // len(lanes)).all() and (lane == lanes[index % len(lanes)]).all() and len(phase) % len(lanes) == 0:
-            found = [Grid(int(phase[0]), len(phase) // len(lanes), lanes, slice(0, len(phase)))]
+            found = [_grid(log, int(phase[0]), len(phase) // len(lanes), lanes, slice(0, len(phase)))]
             checks = [Check("steps_rectangular", OK, "", "steps")] + _all_lanes(log, lanes)
             return found, checks
     order = np.lexsort((lane, step, phase))
@@ -202,8 +224,13 @@ def grids(log: Log) -> tuple[list[Grid], list[Check]]:
         checks.append(check)
         checks += _all_lanes(log, lanes)
         if not bad.any():
-            found.append(Grid(code, steps, lanes, rows))
+            found.append(_grid(log, code, steps, lanes, rows))
     return found, checks
+
+
+def _grid(log: Log, phase: int, steps: int, lanes: np.ndarray, order: np.ndarray | slice) -> Grid:
+    windows, leaders, group = np.unique(lanes % len(log.terms.windows), return_index=True, return_inverse=True)
+    return Grid(phase, steps, lanes, order, windows, leaders, group)
 
 
 def _all_lanes(log: Log, lanes: np.ndarray) -> list[Check]:
@@ -278,7 +305,8 @@ def _last_known(values: np.ndarray, cell: np.ndarray, shape: tuple[int, int]) ->
 def check_excursions(log: Log, grid: Grid, booked: Walk) -> list[Check]:
     """Best and worst result of each trade's lots over the closing marks since the opening and the exit (docs/step.md, "Rows")."""
     step, lots, cost, side = (log("trades", name) for name in ("step", "lots", "cost_ticks", "side"))
-    rows = np.flatnonzero((log("trades", "phase") == grid.phase) & (step >= 0) & (step < grid.steps))
+    group = grid.group_of(log, log("trades", "lane"))
+    rows = np.flatnonzero((log("trades", "phase") == grid.phase) & (step >= 0) & (step < grid.steps) & (group >= 0))
     key = log("fills", "phase") << 60 | log("fills", "fill_id")
     order = np.argsort(key)
     wanted = log("trades", "phase")[rows] << 60 | log("trades", "fill_id")[rows]
@@ -286,9 +314,10 @@ def check_excursions(log: Log, grid: Grid, booked: Walk) -> list[Check]:
     known = key[order][at] == wanted if len(key) else np.zeros(len(rows), bool)
     rows, fill = rows[known], order[at[known]] if len(key) else rows[:0]
     opened, closed = booked.opened_step[fill], step[rows]
-    marks = grid.matrix(log, "mark_mid2_ticks")[:, 0]  # the same for every lane
+    marks = grid.led(log, "mark_mid2_ticks").T.reshape(-1)  # the same for every lane of a window; one window after another
+    first = group[rows] * grid.steps
     held = (opened >= 0) & (opened < closed)
-    high, low = range_extremes(marks, np.where(held, opened, 0), np.where(held, closed, 1))
+    high, low = range_extremes(marks, first + np.where(held, opened, 0), first + np.where(held, closed, 1))
     half = log.terms.tick_value_usd_micros // 2
     values = [(side[rows] * lots[rows] * mid2 - 2 * cost[rows]) * half for mid2 in (high, low)]
     at_exit = 2 * (side[rows] * lots[rows] * log("trades", "exit_ticks")[rows] - cost[rows]) * half

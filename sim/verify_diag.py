@@ -21,6 +21,33 @@ def check_diag(log: Log, grid: Grid) -> list[Check]:
     return [log.equal("diag_leaf", "diag", name, values[at], rows) for name, values in _leaves(log, grid).items() if name in names]
 
 
+def check_trades_alone(log: Log) -> list[Check]:
+    """What trades say of themselves where the level keeps no fills: each row's dollars from its own lots and prices, the fee of both ends,
+    and as many rows in a step as `diag` counts."""
+    get = lambda name: log("trades", name)  # noqa: E731
+    lots, side, entry, exit_ = get("lots"), get("side"), get("ts_entry_ns"), get("ts_exit_ns")
+    best, worst = get("mfe_usd_micros"), get("mae_usd_micros")
+    fee = 2 * lots * log.terms.fee_usd_micros
+    gross = (side * lots * get("exit_ticks") - get("cost_ticks")) * log.terms.tick_value_usd_micros
+    said = {
+        "lots": ((lots < 1) | (lots > log.terms.max_lots), lambda i: f"{lots[i]} lots closed"),
+        "side": (np.abs(side) != 1, lambda i: f"side is {side[i]}"),
+        "ts_exit_ns": (exit_ < entry, lambda i: f"closed at {exit_[i]}, opened at {entry[i]}"),
+        "mfe_usd_micros": (best < np.maximum(gross, 0), lambda i: f"{best[i]}, and the exit alone made {gross[i]}"),
+        "mae_usd_micros": (worst > np.minimum(gross, 0), lambda i: f"{worst[i]}, and the exit alone made {gross[i]}"),
+    }
+    checks = [log.judge(f"trades_{name}", "trades", name, bad, say) for name, (bad, say) in said.items()]
+    checks.append(log.equal("trades_fee_usd_micros", "trades", "fee_usd_micros", fee))
+    checks.append(log.equal("trades_realized_usd_micros", "trades", "realized_usd_micros", gross - fee))
+    if not log.has("diag") or "trading.trades" not in log.arrow("diag").column_names:
+        return checks
+    key, own = log("diag", "phase") << 40 | log("diag", "step"), np.sort(get("phase") << 40 | get("step"))
+    held = np.searchsorted(own, key, side="right") - np.searchsorted(own, key, side="left")
+    checks.append(log.equal("diag_trades", "diag", "trading.trades", held))
+    stray = ~np.isin(get("phase") << 40 | get("step"), key)
+    return [*checks, log.judge("trades_step", "trades", "step", stray, lambda i: f"diag knows no step {get('step')[i]}")]
+
+
 def _leaves(log: Log, grid: Grid) -> dict[str, np.ndarray]:
     get = lambda name: grid.matrix(log, name)  # noqa: E731
     played, end, position = get("picked_action") >= 0, get("end_reason"), get("position_lots")

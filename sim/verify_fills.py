@@ -5,12 +5,13 @@ import numpy as np
 from lob.actions import FillReason
 from sim.run_data import among, distinct, place_in
 from sim.verify_accounting import Grid
-from sim.verify_market import Market
+from sim.verify_market import Market, met_in, received_in
 from sim.verify_types import Check, Log, failed, skipped
 
 CROSSED, STOP, FLOOR, WINDOW_END = (
     int(reason) for reason in (FillReason.CROSSED, FillReason.STOP, FillReason.FLOOR, FillReason.WINDOW_END)
 )
+STEP_LIMIT = 3
 
 
 def fill_events(log: Log, market: Market) -> np.ndarray:
@@ -147,7 +148,7 @@ def check_standing(log: Log, market: Market, index: np.ndarray, stop_orders: np.
         resting = among(log("fills", "order_id")[swept], stop_orders)
     chosen = np.sort(np.append(chosen, swept[~resting]))
     arrival = submitted[chosen] + log.terms.latency_ns
-    expected = np.where(index[chosen] >= 0, meets(market, arrival), -1)
+    expected = np.where(index[chosen] >= 0, met_in(market, arrival, log("fills", "lane")[chosen] % len(log.terms.windows)), -1)
     row = log("fills", "market_row")
     where = lambda e: f"row {market.key[e] & (1 << 40) - 1}" if e >= 0 else "no row"  # noqa: E731
     checks = [
@@ -176,120 +177,88 @@ def check_standing(log: Log, market: Market, index: np.ndarray, stop_orders: np.
     return checks
 
 
-def meets(market: Market, arrival: np.ndarray) -> np.ndarray:
-    """Index of the event that an order arriving at each time meets; -1 none. docs/step.md, "Time"."""
-    n = len(market.key)
-    if not n:
-        return np.full(len(arrival), -1)
-    ahead = np.append(np.where(market.tradable & ((np.arange(n) % 4 == 0) | (not market.bars)), np.arange(n), n), n)
-    following = np.minimum.accumulate(ahead[::-1])[::-1]  # first tradable event at or after i
-    if market.bars:
-        first = np.searchsorted(market.ts_event[0::4], arrival, side="left") * 4
-        return _or_none(following[np.minimum(first, n)], n)
-    trusted = np.maximum.accumulate(np.where(market.trusted, np.arange(n), -1))
-    last = np.searchsorted(market.ts_event, arrival, side="right") - 1
-    standing = np.where(last >= 0, trusted[np.maximum(last, 0)], -1)
-    at = np.maximum(standing, 0)
-    session = market.session_of(arrival)
-    stands = (standing >= 0) & market.tradable[at] & (market.session[at] == session) & (session >= 0)
-    return _or_none(np.where(stands, standing, following[last + 1]), n)
-
-
-def _or_none(index: np.ndarray, n: int) -> np.ndarray:
-    return np.where(index < n, index, -1)
-
-
-def _decision_times(log: Log) -> tuple[np.ndarray, np.ndarray] | None:
-    """Sorted keys (phase, step) and their decision times, from steps."""
-    if not log.has("steps"):
-        return None
-    one = np.flatnonzero(log("steps", "lane") == log("steps", "lane").min()) if log.rows("steps") else np.empty(0, np.int64)
-    key = log("steps", "phase")[one] << 40 | log("steps", "step")[one]
-    order = np.argsort(key)
-    return (key[order], log("steps", "ts_decided_ns")[one[order]]) if len(one) else None
-
-
 def check_drain(log: Log, market: Market, index: np.ndarray) -> list[Check]:
-    """`window_end` fills meet one row, and where the window was played to its end it is the last deep enough one in it."""
+    """`window_end` fills of a window meet one row, and where it was played to its end it is the last deep enough one in it."""
     terms = log.terms
     rows = np.flatnonzero(log("fills", "reason") == WINDOW_END)
     if not len(rows):
         return []
-    first = index[rows[0]]
+    window = log("fills", "lane")[rows] % len(terms.windows)
+    first = np.full(len(terms.windows), -1)
+    first[window[::-1]] = index[rows][::-1]
     checks = [
         log.judge(
             "fills_drain_one_row",
             "fills",
             "market_row",
-            index[rows] != first,
+            index[rows] != first[window],
             lambda i: f"row {log('fills', 'market_row')[rows[i]]} is not where the others closed",
             rows,
         )
     ]
-    if not log.run.finished or _stopped_by_limit(log):
+    if not log.run.finished:
         return checks
-    deep = market.tradable & (np.minimum(market.bid_lots.sum(axis=1), market.ask_lots.sum(axis=1)) >= terms.max_lots)
-    deep &= (market.ts_recv < terms.end_ns) & ((np.arange(len(deep)) % 4 == 3) | (not market.bars))
-    last = int(np.flatnonzero(deep)[-1]) if deep.any() else -1
+    limited = _stopped_by_limit(log)
+    last = np.array([-1 if limited[w] else _last_deep(log, market, w) for w in range(len(terms.windows))])
     name = lambda e: int(market.key[e]) & (1 << 40) - 1 if e >= 0 else "none"  # noqa: E731
     checks.append(
         log.judge(
             "fills_drain_row",
             "fills",
             "market_row",
-            index[rows] != last,
-            lambda i: f"closed at row {name(index[rows[i]])}, the last tradable row of the window is {name(last)}",
+            ~limited[window] & (index[rows] != last[window]),
+            lambda i: f"closed at row {name(index[rows[i]])}, the last tradable row of the window is {name(last[window[i]])}",
             rows,
         )
     )
     return checks
 
 
-def _stopped_by_limit(log: Log) -> bool:
+def _last_deep(log: Log, market: Market, window: int) -> int:
+    """Index of the last tradable event received in a window that shows `max_lots` on both sides, -1 none."""
+    part, first = market.of_window(window)
+    deep = part.tradable & (np.minimum(part.bid_lots.sum(axis=1), part.ask_lots.sum(axis=1)) >= log.terms.max_lots)
+    deep &= (part.ts_recv < log.terms.windows[window][1]) & ((np.arange(len(deep)) % 4 == 3) | (not market.bars))
+    return first + int(np.flatnonzero(deep)[-1]) if deep.any() else -1
+
+
+def _stopped_by_limit(log: Log) -> np.ndarray:
+    """bool[W]: which windows a step limit ended, as far as the log knows; all of them where it cannot tell."""
+    count = len(log.terms.windows)
     if not log.has("steps"):
-        return log.terms.step_limit is not None
-    return bool((log("steps", "end_reason") == 3).any())
+        return np.full(count, log.terms.step_limit is not None)
+    ended = log("steps", "lane")[log("steps", "end_reason") == STEP_LIMIT] % count
+    out = np.zeros(count, bool)
+    out[ended] = True
+    return out
 
 
 def check_marks(log: Log, grid: Grid, market: Market) -> list[Check]:
-    """Marks stand at the last tradable row received by the next decision; observations at the last row received by theirs."""
-    decided = grid.matrix(log, "ts_decided_ns")
+    """Marks stand at the last tradable row received by the next decision; observations at the last row received by theirs; those of the
+    drain and after it at its own row."""
     n = len(market.key)
     if not n:
         return [failed("steps_mark_row", "the store has no rows for this run", "steps", "mark_row")]
-    received = np.searchsorted(market.ts_recv, decided[:, 0], side="right") - 1
+    decided, drained = grid.led(log, "ts_decided_ns"), grid.drained(log)
+    received = received_in(market, decided, grid.windows)
     tradable = np.maximum.accumulate(np.where(market.tradable, np.arange(n), -1))
     mark = np.where(received >= 0, tradable[np.maximum(received, 0)], -1)
-    mark = np.append(mark[1:], mark[-1:])  # a step is marked at the next decision's mark
-    complete = bool((grid.matrix(log, "is_drain")[-1] == 1).any())
-    if complete:  # the drain is marked at its own row
-        mark[-1] = market.find(grid.matrix(log, "mark_source")[-1, :1], grid.matrix(log, "mark_row")[-1, :1])[0]
-        mark[-1] += 3 if market.bars else 0
-    checks = [_same(log, "steps_ts_decided", "ts_decided_ns", grid)]
-    rows = grid.first(grid.steps if complete else grid.steps - 1)  # the last step's next decision may not be in the log
-    count = (grid.steps if complete else grid.steps - 1) * len(grid.lanes)
-    spread = lambda values: np.repeat(values, len(grid.lanes))[:count]  # noqa: E731
-    row, source = market.key & (1 << 40) - 1, market.key >> 40
-    at = np.maximum(mark, 0)
-    checks += [
-        log.equal("steps_mark_row", "steps", "mark_row", spread(row[at]), rows),
-        log.equal("steps_mark_source", "steps", "mark_source", spread(source[at]), rows),
-        log.equal("steps_mark_mid2_ticks", "steps", "mark_mid2_ticks", spread(market.mid2[at]), rows),
-        log.equal(
-            "steps_ts_observed_ns",
-            "steps",
-            "ts_observed_ns",
-            np.repeat(market.ts_recv[np.maximum(received, 0)], len(grid.lanes)),
-            grid.order,
-        ),
+    mark = np.concatenate([mark[1:], mark[-1:]])  # a step is marked at the next decision's mark
+    source, row = grid.led(log, "mark_source"), grid.led(log, "mark_row")
+    for g, step in enumerate(drained.tolist()):
+        if step < grid.steps:  # `verify_schedule` says which row it has to be
+            mark[step:, g] = market.find(source[step, g : g + 1], row[step, g : g + 1])[0] + (3 if market.bars else 0)
+    steps = np.arange(grid.steps)[:, None]
+    known = grid.spread((steps < grid.steps - 1) | (steps >= drained)).reshape(-1)  # the last step's next decision may not be in the log
+    at = grid.spread(np.maximum(mark, 0)).reshape(-1)
+    seen = grid.spread(market.ts_recv[np.maximum(received, 0)]).reshape(-1)
+    return [
+        log.equal("steps_ts_decided", "steps", "ts_decided_ns", grid.spread(decided).reshape(-1), grid.order),
+        log.equal("steps_mark_row", "steps", "mark_row", (market.key & (1 << 40) - 1)[at], grid.order, known),
+        log.equal("steps_mark_source", "steps", "mark_source", (market.key >> 40)[at], grid.order, known),
+        log.equal("steps_mark_mid2_ticks", "steps", "mark_mid2_ticks", market.mid2[at], grid.order, known),
+        log.equal("steps_ts_observed_ns", "steps", "ts_observed_ns", seen, grid.order),
     ]
-    return checks
-
-
-def _same(log: Log, name: str, column: str, grid: Grid) -> Check:
-    """All lanes of a step hold the same value."""
-    values = grid.matrix(log, column)
-    return log.equal(name, "steps", column, np.repeat(values[:, 0], len(grid.lanes)), grid.order)
 
 
 def check_times(log: Log, grid: Grid | None) -> list[Check]:
@@ -306,9 +275,10 @@ def check_times(log: Log, grid: Grid | None) -> list[Check]:
                 lambda i: f"observed at {observed[i]}, decided at {decided[i]}",
             )
         )
-        times = grid.matrix(log, "ts_decided_ns")
-        back = np.diff(times, axis=0, prepend=times[:1] - 1) <= 0
-        back[-1] &= times[-1] < times[-2] if grid.steps > 1 else False
+        times, drain = grid.matrix(log, "ts_decided_ns"), grid.matrix(log, "is_drain") == 1
+        moved = np.diff(times, axis=0, prepend=times[:1] - 1)
+        after = drain.cumsum(axis=0) - drain > 0
+        back = np.where(after, moved != 0, np.where(drain, moved < 0, moved <= 0))
         checks.append(
             log.judge(
                 "steps_decisions_ascend",
@@ -321,33 +291,35 @@ def check_times(log: Log, grid: Grid | None) -> list[Check]:
         )
     if not log.has("fills"):
         return checks
-    decided_at = _decision_times(log)
-    if decided_at is None:
+    if grid is None:
         return [*checks, skipped("fills_after_decision", "the level keeps no steps")]
-    keys, decided = decided_at
-    submitted = log("fills", "ts_submitted_ns")
-    key = log("fills", "phase") << 40 | log("fills", "step")
-    at = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+    group = grid.group_of(log, log("fills", "lane"))
+    # Where only some lanes have steps, no lane of the fill's window may be among them.
+    rows = np.flatnonzero((log("fills", "phase") == grid.phase) & (group >= 0))
+    submitted, step, reason = (log("fills", name)[rows] for name in ("ts_submitted_ns", "step", "reason"))
+    there = (step >= 0) & (step < grid.steps)
+    decided = grid.led(log, "ts_decided_ns")[np.where(there, step, 0), group[rows]]
     # A stop rests at the exchange: its row may have happened before the decision, and been received after it (`verify_floor`).
-    early = (keys[at] != key) | ((submitted < decided[at]) & (log("fills", "reason") != FLOOR))
+    early = ~there | ((submitted < decided) & (reason != FLOOR))
     checks.append(
         log.judge(
             "fills_after_decision",
             "fills",
             "ts_submitted_ns",
             early,
-            lambda i: f"submitted at {submitted[i]}, its step decided at {decided[at[i]]}",
+            lambda i: f"submitted at {submitted[i]}, its step decided at {decided[i]}",
+            rows,
         )
     )
-    at_decision = np.isin(log("fills", "reason"), (CROSSED, STOP))
-    late = at_decision & (submitted != decided[at])
+    late = np.isin(reason, (CROSSED, STOP)) & (submitted != decided)
     checks.append(
         log.judge(
             "fills_submitted_at_decision",
             "fills",
             "ts_submitted_ns",
             late & ~early,
-            lambda i: f"submitted at {submitted[i]}, its step decided at {decided[at[i]]}",
+            lambda i: f"submitted at {submitted[i]}, its step decided at {decided[i]}",
+            rows,
         )
     )
     return checks

@@ -10,8 +10,8 @@ import numpy as np
 
 from sim.run_data import place_in
 from sim.verify_accounting import Grid, Walk, range_extremes
-from sim.verify_fills import FLOOR, meets
-from sim.verify_market import Market
+from sim.verify_fills import FLOOR
+from sim.verify_market import Market, met_in, received_in
 from sim.verify_types import Check, Log
 
 NOTHING = 2**62
@@ -56,14 +56,14 @@ def check_floor(log: Log, grid: Grid, booked: Walk, market: Market, index: np.nd
     if not len(market.key) or grid.steps < 2:
         return []
     terms, width = log.terms, len(grid.lanes)
-    decided = grid.matrix(log, "ts_decided_ns")[:, 0]
-    observed = np.searchsorted(market.ts_recv, decided, side="right") - 1
-    met = meets(market, decided[:-1] + terms.latency_ns)
+    decided = grid.led(log, "ts_decided_ns")
+    observed = grid.spread(received_in(market, decided, grid.windows))
+    met = grid.spread(met_by(log, grid, market))[:-1]
     position = grid.matrix(log, "position_lots")
     before = np.concatenate([np.zeros((1, width), np.int64), position[:-1]])
     sent = (grid.matrix(log, "target_lots") != before)[:-1]
-    start = np.where(sent, met[:, None], observed[:-1, None]) + 1
-    stop = np.broadcast_to(observed[1:, None] + 1, start.shape)
+    start = np.where(sent, met, observed[:-1]) + 1
+    stop = observed[1:] + 1
     stops = resting_stops(log, grid)
     stopped = np.zeros(grid.shape, bool)
     stopped.reshape(-1)[stops.cell] = True
@@ -99,6 +99,13 @@ def check_floor(log: Log, grid: Grid, booked: Walk, market: Market, index: np.nd
         log.judge("floor_first_row", "fills", "market_row", bad, lambda i: "the stop did not fill on the first row at the floor", fills)
     )
     return checks
+
+
+def met_by(log: Log, grid: Grid, market: Market) -> np.ndarray:
+    """int64[S, G]: the event that an order decided in each step meets, -1 none."""
+    decided = grid.led(log, "ts_decided_ns")
+    window = np.broadcast_to(grid.windows, decided.shape)
+    return met_in(market, decided.reshape(-1) + log.terms.latency_ns, window.reshape(-1)).reshape(decided.shape)
 
 
 def extremes(market: Market, start: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -69,10 +69,14 @@ def _say(values: np.ndarray, what: str) -> Callable[[int], str]:
 
 
 def _unplayed(log: Log, grid: Grid) -> np.ndarray:
-    """bool[S, L]: the drain, and every step after the one in which a lane ended by the floor."""
-    ended = (grid.matrix(log, "end_reason") == CAPITAL_FLOOR).cumsum(axis=0)
-    dead = np.concatenate([np.zeros((1, len(grid.lanes)), bool), ended[:-1] > 0]) if grid.steps else ended > 0
-    return dead | (grid.matrix(log, "is_drain") == 1)
+    """bool[S, L]: the drain, and every step after it or after the one in which a lane ended by the floor."""
+    return _over(log, grid) | (grid.matrix(log, "is_drain") == 1)
+
+
+def _over(log: Log, grid: Grid) -> np.ndarray:
+    """bool[S, L]: the lane has ended before the step, by the floor or by its drain."""
+    ends = (grid.matrix(log, "end_reason") == CAPITAL_FLOOR) | (grid.matrix(log, "is_drain") == 1)
+    return shift(ends.cumsum(axis=0) > 0, False)
 
 
 def check_gates(log: Log, grid: Grid, booked: Walk) -> list[Check]:
@@ -168,12 +172,12 @@ def check_trail(log: Log, grid: Grid) -> list[Check]:
 
 
 def check_ends(log: Log, grid: Grid) -> list[Check]:
-    """End reasons: dead lanes say not_played, the drain ends every living lane, a session's last step says so, and the floor wins."""
+    """End reasons: lanes that have ended say not_played, the drain ends every living lane once, a session's last step says so, and the
+    floor wins."""
     reason = grid.matrix(log, "end_reason")
     drain = grid.matrix(log, "is_drain")
     episode = grid.matrix(log, "episode")
-    ended = (reason == CAPITAL_FLOOR).cumsum(axis=0)
-    dead = shift(ended > 0, False)
+    dead = _over(log, grid)
     closes = np.append(episode[1:] != episode[:-1], np.zeros((1, len(grid.lanes)), bool), axis=0)
     floor_now = reason == CAPITAL_FLOOR
     say = lambda i: f"end_reason is {log('steps', 'end_reason')[grid.order][i]}"  # noqa: E731
@@ -185,21 +189,23 @@ def check_ends(log: Log, grid: Grid) -> list[Check]:
     flat_at_floor = floor_now & (grid.matrix(log, "position_lots") != 0)
     is_last = np.zeros(grid.shape, bool)
     is_last[-1] = True
-    drains = (drain == 1) & ~is_last
+    drained = (drain == 1).cumsum(axis=0)
+    drains = (drain == 1) & (shift(drained, 0) > 0 if log.terms.is_joined else ~is_last)
+    what = "a second drain of the lane" if log.terms.is_joined else "a drain row before the last step"
     checks = [
         log.judge("steps_end_reason", "steps", "end_reason", (bad | flat_at_floor).reshape(-1), say, grid.order),
-        log.judge("steps_drain_is_last", "steps", "is_drain", drains.reshape(-1), lambda i: "a drain row before the last step", grid.order),
+        log.judge("steps_drain_is_last", "steps", "is_drain", drains.reshape(-1), lambda i: what, grid.order),
     ]
     if log.run.finished:
         position = grid.matrix(log, "position_lots")
-        missing = is_last & (drain != 1)
+        missing = is_last & (drained != 1)
         checks.append(
             log.judge(
                 "steps_drain_row",
                 "steps",
                 "is_drain",
                 missing.reshape(-1),
-                lambda i: "the run is finished, but its last row is no drain",
+                lambda i: "the run is finished, but the lane was not drained",
                 grid.order,
             )
         )

@@ -3,10 +3,13 @@
 Shares nothing with `lob.tape_build`: the rules are docs/step.md's, written again in numpy.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+
+from sim.run_data import distinct
 
 F_LAST, F_MAYBE_BAD_BOOK = 0x80, 0x04
 NS = 10**9
@@ -53,10 +56,18 @@ class Market:
     dates: np.ndarray
     bars: bool
     printed: np.ndarray  # int64[n]: lots that the row printed (action T)
+    parts: tuple[tuple[int, int], ...] = ()  # for each window the events [first, last) that were read for it; none: all, for one window
 
     @property
     def mid2(self) -> np.ndarray:
         return self.bid[:, 0] + self.ask[:, 0]
+
+    def of_window(self, window: int) -> "tuple[Market, int]":
+        """(the events that were read for a window, the index of their first one): what lies in other reads cannot be met or seen there."""
+        if not self.parts:
+            return self, 0
+        first, last = self.parts[window]
+        return replace(self, parts=(), **{name: getattr(self, name)[first:last] for name in _PER_EVENT}), first
 
     def find(self, source: np.ndarray, row: np.ndarray) -> np.ndarray:
         """Index of the first event of each (source, row), -1 where the store has none."""
@@ -73,6 +84,66 @@ class Market:
         return np.where(inside, self.dates[np.maximum(at, 0)], -1) if len(self.opens) else np.full(len(ts), -1)
 
 
+_PER_EVENT = ("key", "ts_event", "ts_recv", "trusted", "tradable", "session", "bid", "ask", "bid_lots", "ask_lots", "printed")
+
+
+def join_markets(markets: Sequence[Market], windows: Sequence[int]) -> Market:
+    """The events of several reads, one after another; `windows[w]` is the read that serves window w."""
+    begins = np.cumsum([0, *(len(market.key) for market in markets)])
+    sessions = {name: np.concatenate([getattr(market, name) for market in markets]) for name in ("opens", "closes", "dates")}
+    _, first = np.unique(sessions["opens"], return_index=True)
+    return Market(
+        **{name: np.concatenate([getattr(market, name) for market in markets]) for name in _PER_EVENT},
+        **{name: values[first] for name, values in sessions.items()},
+        bars=markets[0].bars,
+        parts=tuple((int(begins[read]), int(begins[read + 1])) for read in windows),
+    )
+
+
+def meets(market: Market, arrival: np.ndarray) -> np.ndarray:
+    """Index of the event that an order arriving at each time meets; -1 none. docs/step.md, "Time"."""
+    n = len(market.key)
+    if not n:
+        return np.full(len(arrival), -1)
+    ahead = np.append(np.where(market.tradable & ((np.arange(n) % 4 == 0) | (not market.bars)), np.arange(n), n), n)
+    following = np.minimum.accumulate(ahead[::-1])[::-1]  # first tradable event at or after i
+    if market.bars:
+        first = np.searchsorted(market.ts_event[0::4], arrival, side="left") * 4
+        return _or_none(following[np.minimum(first, n)], n)
+    trusted = np.maximum.accumulate(np.where(market.trusted, np.arange(n), -1))
+    last = np.searchsorted(market.ts_event, arrival, side="right") - 1
+    standing = np.where(last >= 0, trusted[np.maximum(last, 0)], -1)
+    at = np.maximum(standing, 0)
+    session = market.session_of(arrival)
+    stands = (standing >= 0) & market.tradable[at] & (market.session[at] == session) & (session >= 0)
+    return _or_none(np.where(stands, standing, following[last + 1]), n)
+
+
+def _or_none(index: np.ndarray, n: int) -> np.ndarray:
+    return np.where(index < n, index, -1)
+
+
+def met_in(market: Market, arrival: np.ndarray, window: np.ndarray) -> np.ndarray:
+    """`meets` for arrivals int64[n] of orders in windows int64[n]: among the events that were read for each."""
+    out = np.full(len(arrival), -1, np.int64)
+    for one in distinct(window).tolist():
+        rows = window == one
+        part, first = market.of_window(one)
+        index = meets(part, arrival[rows])
+        out[rows] = np.where(index >= 0, index + first, -1)
+    return out
+
+
+def received_in(market: Market, ts: np.ndarray, windows: np.ndarray) -> np.ndarray:
+    """Index int64[S, G] of the last event received at or before each time, in windows int64[G]; -1 none."""
+    out = np.empty(ts.shape, np.int64)
+    for g, window in enumerate(windows.tolist()):
+        part, first = market.of_window(window)
+        index = np.searchsorted(part.ts_recv, ts[:, g], side="right") - 1
+        out[:, g] = np.where(index >= 0, index + first, -1)
+    return out
+
+
 def row_key(source: np.ndarray, row: np.ndarray) -> np.ndarray:
     return source.astype(np.int64) << _ROW_BITS | row.astype(np.int64)
 
@@ -82,7 +153,7 @@ def market_of(columns: Columns, schema: str, tick_e9: int, slippage_ticks: int, 
     place = {sha: i for i, sha in enumerate(sources)}
     names = np.array([place.get(sha, (1 << 20) + i) for i, sha in enumerate(columns.sources)], np.int64)
     key = row_key(names[columns.source] if len(columns.source) else columns.source, columns.row)
-    shared = {"opens": sessions.open_ns, "closes": sessions.close_ns, "dates": sessions.trade_date}
+    shared: dict[str, Any] = {"opens": sessions.open_ns, "closes": sessions.close_ns, "dates": sessions.trade_date}
     if schema in BAR_NS:
         return _bars(columns, schema, tick_e9, slippage_ticks, key, shared)
     return _books(columns, tick_e9, key, shared)
@@ -98,7 +169,7 @@ def book_columns(schema: str) -> list[str]:
 BAR_COLUMNS = ["ts_event", "open", "high", "low", "close"]
 
 
-def _books(columns: Columns, tick_e9: int, key: np.ndarray, shared: dict[str, np.ndarray]) -> Market:
+def _books(columns: Columns, tick_e9: int, key: np.ndarray, shared: dict[str, Any]) -> Market:
     arrays, undefined, n = columns.arrays, columns.undefined, len(key)
     levels = sum(name.startswith("bid_px_") for name in arrays)
     event, recv = _time(arrays, undefined, "ts_event", "ts_recv"), _time(arrays, undefined, "ts_recv", "ts_event")
@@ -137,7 +208,7 @@ def _books(columns: Columns, tick_e9: int, key: np.ndarray, shared: dict[str, np
     return Market(**{**market.__dict__, "tradable": tradable, "session": session})
 
 
-def _bars(columns: Columns, schema: str, tick_e9: int, slippage: int, key: np.ndarray, shared: dict[str, np.ndarray]) -> Market:
+def _bars(columns: Columns, schema: str, tick_e9: int, slippage: int, key: np.ndarray, shared: dict[str, Any]) -> Market:
     arrays, undefined, n = columns.arrays, columns.undefined, len(key)
     start = np.maximum.accumulate(arrays["ts_event"].astype(np.int64)) if n else np.empty(0, np.int64)
     end = start + BAR_NS[schema]

@@ -9,12 +9,11 @@ import numpy as np
 
 from sim.run_data import among
 from sim.verify_accounting import Grid
-from sim.verify_fills import CROSSED, FLOOR, STOP, WINDOW_END, meets
+from sim.verify_fills import CROSSED, FLOOR, STEP_LIMIT, STOP, WINDOW_END
+from sim.verify_floor import met_by
 from sim.verify_gates import CAPITAL_FLOOR, of_grid, shift
-from sim.verify_market import Market
+from sim.verify_market import Market, received_in
 from sim.verify_types import NULL, Check, Log
-
-STEP_LIMIT = 3
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ def check_orders_follow(log: Log, grid: Grid, market: Market | None) -> list[Che
     checks = _check_terms(log, grid, sent)
     if market is None or not len(market.key):
         return checks + _check_deaths(log, grid, sent, None)
-    event = meets(market, grid.matrix(log, "ts_decided_ns")[:, 0] + log.terms.latency_ns)
+    event = met_by(log, grid, market)
     checks += _check_execution(log, grid, sent, market, event)
     checks += _check_stops(log, grid, sent, market)
     stopped = np.zeros(grid.shape, bool)
@@ -111,7 +110,7 @@ def _check_execution(log: Log, grid: Grid, sent: _Sent, market: Market, event: n
     width = len(grid.lanes)
     chosen = sent.decided & sent.played.reshape(-1)[sent.cell]
     rows, step = sent.rows[chosen], sent.cell[chosen] // width
-    met = event[step]
+    met = event[step, grid.group[sent.cell[chosen] % width]]
     there, at = met >= 0, np.maximum(met, 0)
     ts = np.maximum(log("orders", "ts_submitted_ns")[rows] + log.terms.latency_ns, market.ts_event[at])
     checks = [log.equal("orders_ts_event_ns", "orders", "ts_event_ns", ts, rows, there)]
@@ -132,7 +131,8 @@ def _check_execution(log: Log, grid: Grid, sent: _Sent, market: Market, event: n
         log.equal("orders_filled_by_the_book", "orders", "filled_lots", np.minimum(log("orders", "lots")[rows], left), rows, there)
     )
     fills = _of_orders(log, grid, sent.rows[chosen])
-    wanted = np.append(market.key, -1)[event[log("fills", "step")[fills]]]
+    place = grid.group[np.searchsorted(grid.lanes, log("fills", "lane")[fills])]
+    wanted = np.append(market.key, -1)[event[log("fills", "step")[fills], place]]
     key = log("fills", "market_source")[fills] << 40 | log("fills", "market_row")[fills]
     wrong = (key != wanted) | ((log("fills", "book_level")[fills] != 0) & market.bars)
     checks.append(log.judge("orders_met_row", "fills", "market_row", wrong, lambda i: "not the row that its order met", fills))
@@ -150,8 +150,7 @@ def _check_stops(log: Log, grid: Grid, sent: _Sent, market: Market) -> list[Chec
     width = len(grid.lanes)
     stops = [(int(row), int(cell)) for row, cell in zip(sent.rows[~sent.decided], sent.cell[~sent.decided], strict=True)]
     by_order = _fills_of(log, grid, [row for row, _ in stops])
-    upto = np.append(np.searchsorted(market.ts_recv, grid.matrix(log, "ts_decided_ns")[1:, 0], side="right"), 0)
-    complete = bool((grid.matrix(log, "is_drain")[-1] == 1).any())
+    upto = received_in(market, grid.led(log, "ts_decided_ns"), grid.windows)[1:] + 1
     short, swept = np.zeros(log.rows("orders"), bool), np.zeros(log.rows("fills"), bool)
     for row, cell in stops:
         fills, step, lane = by_order.get(row, []), cell // width, cell % width
@@ -159,13 +158,13 @@ def _check_stops(log: Log, grid: Grid, sent: _Sent, market: Market) -> list[Chec
         own = step * width + lane in set(sent.cell[sent.decided].tolist())
         if not own:
             short[row] = side * lots != -int(sent.before[step, lane])
-        if not fills or (step == grid.steps - 1 and not complete):
+        if not fills or step == grid.steps - 1:  # where the next decision is not in the log, nor is what was looked over
             continue
         event = int(market.find(np.array([fills[0][1] >> 40]), np.array([fills[0][1] & (1 << 40) - 1]))[0])
         event += fills[0][2] if market.bars else 0
         ts = market.ts_event[event]
         short[row] |= (log("orders", "ts_submitted_ns")[row] != ts) | (log("orders", "ts_event_ns")[row] != ts)
-        events = np.arange(event, int(upto[step]))
+        events = np.arange(event, int(upto[step, grid.group[lane]]))
         named = [(int(market.key[e]), int(e) % 4 if market.bars else level, n) for e, level, n in _sweep(market, events, -side * lots)]
         if [fill[1:] for fill in fills] != named:
             swept[fills[0][0]] = True
@@ -217,6 +216,6 @@ def _check_deaths(log: Log, grid: Grid, sent: _Sent, stops: np.ndarray | None) -
     say = lambda i: f"end_reason is {reason.reshape(-1)[i]}: the floor was {'' if ended.reshape(-1)[i] else 'not '}met"  # noqa: E731
     checks.append(log.judge("steps_end_by_floor", "steps", "end_reason", bad.reshape(-1), say, grid.order))
     limit = log.terms.step_limit
-    limited = (reason == STEP_LIMIT) & (limit is None or grid.steps - 1 != limit)
+    limited = (reason == STEP_LIMIT) & ((np.arange(grid.steps)[:, None] != limit) | (limit is None))
     say = lambda i: f"end_reason says step limit, the manifest {limit or 'knows none'}"  # noqa: E731
     return [*checks, log.judge("steps_end_by_limit", "steps", "end_reason", limited.reshape(-1), say, grid.order)]

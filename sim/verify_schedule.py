@@ -9,9 +9,8 @@ import numpy as np
 
 from lob.units import parse_duration_ns
 from sim.verify_accounting import Grid
-from sim.verify_fills import meets
 from sim.verify_gates import CAPITAL_FLOOR, NOT_PLAYED_END
-from sim.verify_market import Market
+from sim.verify_market import Market, meets
 from sim.verify_types import Check, Log, failed
 
 WINDOW_END, STEP_LIMIT, TAPE_END = 2, 3, 4
@@ -19,7 +18,7 @@ TAPE_END_NS = 60 * 10**9
 
 
 class Plan(NamedTuple):
-    """Decision times int64[D], the event that the run closes at, and the end reason of who still lives there."""
+    """Decision times int64[D] of a window, the event that it closes at, and the end reason of who still lives there."""
 
     decided: np.ndarray
     drain: int
@@ -53,12 +52,13 @@ def ticks_of(market: Market, clock: str, start_ns: int, end_ns: int) -> tuple[np
     return times[keep], dates[keep]
 
 
-def plan_of(log: Log, market: Market, clock: str) -> Plan | None:
-    """The schedule that the manifest's terms give; None when they give none."""
-    terms = log.terms
-    times, dates = ticks_of(market, clock, terms.start_ns, terms.end_ns)
+def plan_of(log: Log, whole: Market, clock: str, window: int) -> Plan | None:
+    """The schedule that the manifest's terms give for a window; None when they give none."""
+    terms, (market, first_event) = log.terms, whole.of_window(window)
+    start_ns, end_ns = terms.windows[window]
+    times, dates = ticks_of(market, clock, start_ns, end_ns)
     n = len(market.key)
-    received = int(np.searchsorted(market.ts_recv, terms.end_ns, side="left"))
+    received = int(np.searchsorted(market.ts_recv, end_ns, side="left"))
     last_tradable = np.maximum.accumulate(np.where(market.tradable, np.arange(n), -1))
     seen = np.searchsorted(market.ts_recv, times, side="right") - 1
     mark = np.where(seen >= 0, last_tradable[np.maximum(seen, 0)], -1)
@@ -80,42 +80,55 @@ def plan_of(log: Log, market: Market, clock: str) -> Plan | None:
         return None
     drain = int(closing[-1])
     count = int(((event[picked] < drain) & (ready[picked] <= market.ts_event[drain])).sum())
-    left = np.minimum(market.closes, terms.end_ns) - np.maximum(market.opens, market.ts_recv[received - 1])
+    left = np.minimum(market.closes, end_ns) - np.maximum(market.opens, market.ts_recv[received - 1])
     reason = TAPE_END if received == n and left.clip(min=0).sum() > TAPE_END_NS else WINDOW_END
     if terms.step_limit is not None and count > terms.step_limit:
         count, reason = terms.step_limit, STEP_LIMIT
         after = np.flatnonzero(deep & (np.arange(n) > event[picked[count - 1]]) & (market.ts_event >= times[picked[count]]))
         drain = int(after[0])
-    return Plan(times[picked[:count]], drain, reason)
+    return Plan(times[picked[:count]], first_event + drain, reason)
 
 
 def check_schedule(log: Log, grid: Grid, market: Market) -> list[Check]:
-    """Decision times, the drain, its reason and the episodes are those that clock, window, latency and step limit give."""
+    """Decision times, the drain of each lane, its reason and the episodes are those that clock, window, latency and step limit give."""
     clock = log.run.manifest["identity"]["config"]["tape"].get("clock")
-    plan = plan_of(log, market, str(clock)) if len(market.key) else None
-    if plan is None or not len(plan.decided):
+    plans = {w: plan_of(log, market, str(clock), w) if len(market.key) else None for w in range(len(log.terms.windows))}
+    played = [plan for plan in plans.values() if plan is not None and len(plan.decided)]
+    if len(played) < len(plans):
         return [failed("schedule", f"clock {clock} makes no decision in the window that the manifest states", "manifest", "clock")]
-    get = lambda name: grid.matrix(log, name)  # noqa: E731
-    width = len(grid.lanes)
-    times = np.append(plan.decided, market.ts_event[plan.drain])
-    complete = bool((get("is_drain")[-1] == 1).any())
+    own = [played[w] for w in grid.windows.tolist()]
+    longest = max(len(plan.decided) for plan in played)
+    complete = log.run.finished or bool((grid.matrix(log, "is_drain")[-1] == 1).any() and not log.terms.is_joined)
     checks = []
-    if (grid.steps != len(times)) if complete else (grid.steps > len(plan.decided)):
-        detail = f"{grid.steps} steps in the log, the clock {clock} gives {len(plan.decided)} decisions and the drain"
+    if (grid.steps != longest + 1) if complete else (grid.steps > longest + 1):
+        detail = f"{grid.steps} steps in the log, the clock {clock} gives {longest} decisions and the drain"
         checks.append(failed("schedule_steps", detail, "steps", "step"))
-    steps = min(grid.steps, len(times))
-    rows = np.arange(log.rows("steps"))[grid.order][: steps * width]
-    checks.append(log.equal("schedule_ts_decided_ns", "steps", "ts_decided_ns", np.repeat(times[:steps], width), rows))
-    if steps < grid.steps or (complete and grid.steps != len(times)):
+    steps = min(grid.steps, longest + 1)
+    rows = np.arange(log.rows("steps"))[grid.order][: steps * len(grid.lanes)]
+    drained = np.array([len(plan.decided) for plan in own])
+
+    def laid(values: list[np.ndarray]) -> np.ndarray:
+        """Columns of the windows' rows, decisions and drain, the drain's again for the steps after it; for each lane."""
+        columns = [np.append(column, np.full(max(steps - len(column), 0), column[-1]))[:steps] for column in values]
+        return grid.spread(np.stack(columns, axis=1)).reshape(-1)
+
+    times = [np.append(plan.decided, market.ts_event[plan.drain]) for plan in own]
+    checks.append(log.equal("schedule_ts_decided_ns", "steps", "ts_decided_ns", laid(times), rows))
+    if steps < grid.steps or (complete and grid.steps != longest + 1):
         return checks
-    dates = np.append(market.session_of(plan.decided), market.session[plan.drain])[:steps]
-    episodes = (np.diff(dates, prepend=dates[:1]) != 0).cumsum()
-    checks.append(log.equal("schedule_episode", "steps", "episode", np.repeat(episodes, width), rows))
-    if complete:
-        source, row = int(market.key[plan.drain]) >> 40, int(market.key[plan.drain]) & (1 << 40) - 1
-        last = rows[-width:]
-        checks.append(log.equal("schedule_drain_row", "steps", "mark_row", np.full(width, row), last))
-        checks.append(log.equal("schedule_drain_source", "steps", "mark_source", np.full(width, source), last))
-        lives = ~np.isin(get("end_reason")[-1], (CAPITAL_FLOOR, NOT_PLAYED_END))
-        checks.append(log.equal("schedule_end_reason", "steps", "end_reason", np.full(width, plan.reason), last, lives))
-    return checks
+    drains = (np.arange(steps)[:, None] == drained).astype(np.int64)
+    checks.append(log.equal("schedule_is_drain", "steps", "is_drain", grid.spread(drains).reshape(-1), rows))
+    dates = [np.append(market.session_of(plan.decided), market.session[plan.drain]) for plan in own]
+    episodes = laid([(np.diff(of, prepend=of[:1]) != 0).cumsum() for of in dates])
+    checks.append(log.equal("schedule_episode", "steps", "episode", episodes, rows))
+    group = np.tile(grid.group, steps)
+    at = np.flatnonzero(np.repeat(np.arange(steps), len(grid.lanes)) == drained[group])
+    if not len(at):
+        return checks
+    last, window = rows[at], group[at]
+    key = market.key[np.array([plan.drain for plan in own])[window]]
+    checks.append(log.equal("schedule_drain_row", "steps", "mark_row", key & (1 << 40) - 1, last))
+    checks.append(log.equal("schedule_drain_source", "steps", "mark_source", key >> 40, last))
+    lives = ~np.isin(log("steps", "end_reason")[last], (CAPITAL_FLOOR, NOT_PLAYED_END))
+    reasons = np.array([plan.reason for plan in own])[window]
+    return [*checks, log.equal("schedule_end_reason", "steps", "end_reason", reasons, last, lives)]

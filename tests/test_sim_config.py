@@ -46,7 +46,7 @@ OTHERS = [
     {"tape": {"step_limit": 10}},
     {"tape": {"fit_start_ns": 1, "fit_end_ns": HOUR}},
     {"tape": {"windows": ((10 * HOUR, 11 * HOUR),)}},
-    {"tape": {"windows": ((10 * HOUR, 10 * HOUR + 9), (10 * HOUR + 9, 11 * HOUR))}},
+    {"tape": {"windows": ((10 * HOUR, 10 * HOUR + 9),)}},
     {"env": {"capital_usd_micros": 1_000_000}},
     {"env": {"max_lots": 5}},
     {"env": {"fee_usd_micros": 1}},
@@ -167,18 +167,31 @@ def test_a_fault_is_one_line_that_names_the_field(change, says):
 
 
 def test_windows_come_back_from_json_as_they_went_in():
-    made = config(tape={"windows": ((10 * HOUR, 10 * HOUR + 9), (10 * HOUR + 9, 11 * HOUR))})
+    made = config(tape={"windows": ((10 * HOUR, 10 * HOUR + 9), (10 * HOUR + 9, 11 * HOUR))}, lanes=2)
     read = json.loads(json.dumps(made.model_dump()))["tape"]["windows"]
-    assert config(tape={"windows": read}) == made
+    assert config(tape={"windows": read}, lanes=2) == made
     assert "windows" not in hashed_document(config(), {})["tape"], "a run of one window has the hash that it always had"
 
 
 def test_training_alone_may_fit_on_what_it_plays():
     fit = {"fit_start_ns": 10 * HOUR, "fit_end_ns": 11 * HOUR}
-    assert config(tape=fit, phase="train").tape.fit_end_ns == 11 * HOUR
+    assert config(tape=fit, phase="train", log={"level": "trades"}).tape.fit_end_ns == 11 * HOUR
     for phase in ("eval", "replay"):
         with pytest.raises(BadInput, match="look ahead"):
             config(tape=fit, phase=phase)
+
+
+def test_windows_need_a_lane_each_unless_lanes_draw_them():
+    windows = {"windows": ((10 * HOUR, 10 * HOUR + 9), (10 * HOUR + 9, 11 * HOUR))}
+    with pytest.raises(BadInput, match="2 windows need as many lanes at least"):
+        config(tape=windows, lanes=1)
+    assert config(tape=windows, lanes=1, phase="train", log={"level": "trades"}).lanes == 1
+
+
+def test_a_training_logs_what_can_be_proved_of_it():
+    for level in ("full", "fills", "sampled:1"):
+        with pytest.raises(BadInput, match=f"a training logs trades or diag, not {level}"):
+            config(phase="train", log={"level": level})
 
 
 def test_a_log_level_that_does_not_exist_or_samples_too_many_lanes_is_refused():

@@ -8,8 +8,8 @@ from lob.errors import BadInput
 from lob.instruments import resolve
 from lob.layout import OFFSET
 from lob.windows import TAPE_ROWS
+from sim.run_data import joint_hash
 from sim.tape import load, sessions_of
-from sim.tape_windows import joint_hash
 from tests.window_days import DATES, HOUR, config_of, day_bounds, store_of_days
 
 MONDAY, TUESDAY, WEDNESDAY, THURSDAY = (day_bounds(date) for date in DATES)
