@@ -75,6 +75,7 @@ def replay(
     from cuda_env.env import EMIT, Env
     from lob.actions import Phase
     from sim.policy import make_policy, normaliser_of
+    from sim.run_data import SUMMARY_FILES
     from sim.run_data import load as load_log
     from sim.summary import summarize
     from sim.tables import RUN_TABLES
@@ -121,7 +122,7 @@ def replay(
             run = replace(load_log(run_dir), finished=True)
             summary = summarize(run)
             summary |= conclude(run, summary) if conclude else {}
-            head = log.finish(FINISHED, summary)
+            head = log.finish(FINISHED, summary, SUMMARY_FILES[config.phase])
     except KeyboardInterrupt:
         raise KeyboardInterrupt(what_is_kept(run_dir)) from None
     elapsed = time.perf_counter() - started

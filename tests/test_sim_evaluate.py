@@ -106,7 +106,7 @@ def test_copies_of_an_account_are_counted_as_what_they_are(market, checkpoint, t
 
 
 def test_evaluation_leaves_checkpoint_and_parent_as_they_were_and_names_them(market, checkpoint, tmp_path):
-    parent = replay(config(checkpoint, phase="train", policy="random", minutes=5), market, tmp_path)
+    parent = replay(config(checkpoint, level="trades", phase="train", policy="random", minutes=5), market, tmp_path)
     best = parent.run_dir / "checkpoints" / "step-00000005"
     shutil.copytree(checkpoint, best)
     (best.parent / "best").symlink_to(best.name)
