@@ -40,8 +40,8 @@ def play_side_by_side(loaded: Loaded, config: RunConfig, policies: Mapping[str, 
     from lob.actions import Phase
     from policy.protocol import constant_picks
 
-    windows = loaded.schedule.windows
-    each, lanes = len(windows), len(windows) * len(policies)
+    each = len(loaded.schedule.windows)
+    lanes = each * len(policies)
     env = Env(
         loaded.tape, loaded.schedule, loaded.features, config.env, lanes, Phase.EVAL,
         emit=(), threads=config.execution.threads, diag=False,
@@ -49,7 +49,7 @@ def play_side_by_side(loaded: Loaded, config: RunConfig, policies: Mapping[str, 
     picks = constant_picks(lanes, "cpu")
     parts = {name: slice(p * each, (p + 1) * each) for p, name in enumerate(policies)}
     with torch.no_grad():
-        for step in range(max(window.drain - window.first for window in windows)):
+        for step in range(loaded.schedule.longest):
             observation = env.observe()
             for name, policy in policies.items():
                 part = parts[name]
@@ -57,10 +57,7 @@ def play_side_by_side(loaded: Loaded, config: RunConfig, policies: Mapping[str, 
                 for into, value in zip(picks, policy.act(observation[part], history, step), strict=True):
                     into[part] = value
             env.step(picks)
-    if loaded.schedule.joined:
-        env.step(picks)  # drains the longest; the others were drained on the way
-    else:
-        env.drain()
+    env.close_all()  # the longest; the others were drained on the way
     env.check()
     state = env.state[:, :lanes].numpy()
     columns = (state[s.CASH] - env.config.capital_usd_micros, state[s.FEES], state[s.TRADE_COUNT])

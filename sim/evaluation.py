@@ -23,8 +23,12 @@ from sim.trials import RULE, windows_of
 if TYPE_CHECKING:
     from sim.run_data import RunData
 
-BASELINES = ("flat", "long", "short", "random", "momentum", "imbalance")
-"""Built-in policies that every evaluation is put beside, on the same windows, account and exchange."""
+TRIVIAL = ("flat", "long", "short", "random", "momentum")
+"""Rules that know nothing: a policy that is not above them has learnt nothing."""
+
+BASELINES = (*TRIVIAL, "imbalance")
+"""Built-in policies that every evaluation is put beside, on the same windows, account and exchange. `imbalance` is no trivial one: on a
+synthetic market with an edge it is told the answer."""
 
 UNIT = "one account on one window; copies of an account add no evidence, so a day's value is the mean over its accounts"
 SHARPE_RULE = "variance of the trials' Sharpe ratios: 1 / (days - 1), what luck alone gives them"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lob.units import PPM, counted, format_usd
+from sim.evaluation import TRIVIAL
 from sim.thresholds import THRESHOLDS, Thresholds
 
 PASS, UNKNOWN, WARN, KILL = "PASS", "UNKNOWN", "WARN", "KILL"
@@ -137,11 +138,12 @@ def reward_alignment(
     return Signal(name, status, told, found, limits.alignment_warn, "correlation")
 
 
-def eval_pnl(evaluation: Mapping[str, Any] | None, limits: Thresholds = THRESHOLDS) -> Signal:
-    """Whether an evaluation earned money on days that it had not seen: the t-test of its days, with the number of trials allowed for."""
+def eval_pnl(evaluation: Mapping[str, Any] | None, trivial: Sequence[str] = TRIVIAL, limits: Thresholds = THRESHOLDS) -> Signal:
+    """Whether the headline evaluation earned money on days that it had not seen: the t-test of its days, with the number of trials allowed
+    for, and its mean against the `trivial` baselines."""
     name = "eval_pnl"
     if evaluation is None:
-        return Signal(name, UNKNOWN, "there is no evaluation of it: `sim eval` makes one")
+        return Signal(name, UNKNOWN, "there is no greedy evaluation here: `sim eval` makes one")
     found = evaluation["statistics"]
     mean, p, by_luck = found["mean_day_usd_micros"], found["p"], found["p_best_of_trials"]
     days = counted(found["days"], "day")
@@ -151,7 +153,7 @@ def eval_pnl(evaluation: Mapping[str, Any] | None, limits: Thresholds = THRESHOL
     told = f"{format_usd(mean)} a day over {days}, p {p:.3g}, {by_luck:.3g} as the best of {trials}"
     if p > limits.pnl_kill_p:
         return Signal(name, KILL, f"it loses: {told}", p, limits.pnl_kill_p, "p")
-    better = [base for base, row in evaluation["baselines"].items() if row["mean_day_usd_micros"] >= mean]
+    better = [base for base in trivial if evaluation["baselines"][base]["mean_day_usd_micros"] >= mean]
     if by_luck < limits.pnl_pass_p and not better:
         return Signal(name, PASS, told, by_luck, limits.pnl_pass_p, "p")
     why = f"no better than the baseline {better[0]}" if better else "luck alone would do it too often"

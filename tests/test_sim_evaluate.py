@@ -4,6 +4,7 @@ import datetime as dt
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,10 @@ import pytest
 from lob.calendar import session_bounds
 from lob.errors import BadInput
 from lob.instruments import REGISTRY, resolve
+from lob.normalise import fixed
+from policy.checkpoint import load as load_checkpoint
+from policy.checkpoint import save
+from sim.about import about
 from sim.baselines import play_side_by_side
 from sim.config import RunConfig, run_config
 from sim.evaluate import evaluate, parent_of, plan_evaluation
@@ -19,6 +24,7 @@ from sim.leak import mislead, one_row_ahead
 from sim.policy import init_checkpoint, make_policy
 from sim.replay import replay
 from sim.signals import KILL, PASS
+from sim.split import Split
 from sim.tape import load
 from sim.verdict import judge
 from sim.verify import verify
@@ -27,6 +33,7 @@ from store.chain import CHAIN, append_link, read_chain
 from store.manifest import pretty_json
 from tests.replays import DATE, MINUTE, synthetic_store
 from tests.test_cli import document, here, reason
+from tests.window_days import DATES, day_bounds, store_of_days
 
 START, _ = session_bounds("cme_globex", dt.date.fromisoformat(DATE))
 
@@ -44,7 +51,7 @@ def checkpoint(tmp_path_factory) -> Path:
     return folder
 
 
-def config(checkpoint: Path, minutes: int = 20, lanes: int = 1, level: str = "full", **changes) -> RunConfig:
+def config(checkpoint: Path, minutes: int = 10, lanes: int = 1, level: str = "full", **changes) -> RunConfig:
     tape = {"market_schema": "mbp-10", "clock": "5s", "start_ns": START, "end_ns": START + minutes * MINUTE}
     rest = {"phase": "eval", "policy": f"checkpoint:{checkpoint}", "seed": 1, "lanes": lanes} | changes
     return run_config("ESH4", resolve("ESH4"), tape, {}, {"level": level, "segment_steps": 64}, **rest)
@@ -52,7 +59,7 @@ def config(checkpoint: Path, minutes: int = 20, lanes: int = 1, level: str = "fu
 
 @pytest.fixture(scope="module")
 def evaluated(market, checkpoint, tmp_path_factory):
-    """A greedy and a Boltzmann run of twenty minutes."""
+    """A greedy and a Boltzmann run of ten minutes."""
     return evaluate(config(checkpoint), market, tmp_path_factory.mktemp("runs"))
 
 
@@ -116,7 +123,7 @@ def test_evaluation_leaves_checkpoint_and_parent_as_they_were_and_names_them(mar
     named = {"run": parent.run_dir.name, "head": parent.head}
     assert greedy.document["parent"] == named == parent_of(best.parent / "best")
     assert json.loads((greedy.result.run_dir / "manifest.json").read_text())["identity"]["parent"] == named
-    assert greedy.document["trials"]["count"] == 2, "the training met the same twenty minutes"
+    assert greedy.document["trials"]["count"] == 2, "the training met five of the same minutes"
     found = judge(parent.run_dir)
     assert found.evaluations == (greedy.result.run_dir.name,) and parent_of(checkpoint) is None
 
@@ -281,6 +288,75 @@ def test_rules_played_side_by_side_do_not_see_one_another(momentum):
     for name in BASELINES:
         alone = play_side_by_side(loaded, one, {name: rule(name, loaded)(1)})[name]
         assert together[name].document() == alone.document(), name
+
+
+# --- several days ---
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory) -> Path:
+    return store_of_days(tmp_path_factory.mktemp("days"))
+
+
+MONDAY, TUESDAY, WEDNESDAY, THURSDAY = (day_bounds(date) for date in DATES)
+SPLIT = Split("days", (MONDAY, TUESDAY), (WEDNESDAY,), (THURSDAY,))
+
+
+@pytest.fixture(scope="module")
+def trained(days, checkpoint, tmp_path_factory) -> Path:
+    """The same network, saying that it was trained on Monday and Tuesday, chosen on Wednesday and is to be tested on Thursday."""
+    held, _ = load_checkpoint(checkpoint)
+    tape = {"market_schema": "mbp-10", "clock": "5m", "start_ns": MONDAY[0], "end_ns": THURSDAY[1], "latency_ns": 1_000_000}
+    said = run_config("ESH4", resolve("ESH4"), tape, {"max_lots": 2}, policy="flat", seed=11)
+    folder = tmp_path_factory.mktemp("trained") / "net"
+    save(replace(held, normaliser=fixed(60.0), about=about(said, SPLIT, "train-ESH4-abc", 500)), folder)
+    return folder
+
+
+def test_one_account_plays_each_day_and_each_day_is_what_it_is_alone(days, checkpoint, tmp_path):
+    planned = plan_evaluation(checkpoint, days, REGISTRY, "ESH4", {"start_ns": MONDAY[0], "end_ns": WEDNESDAY[1], "clock": "5m"}, {})
+    assert planned.tape.windows == (MONDAY, TUESDAY, WEDNESDAY) and planned.lanes == 3
+    greedy, boltzmann = evaluate(planned, days, tmp_path)
+    for one in (greedy, boltzmann):
+        assert verify(one.result.run_dir, days, head=one.result.head).ok
+    found = greedy.document
+    assert found["sessions"] == {"windows": 3, "distinct": 3, "accounts": 3, "distinct_paths": 3}
+    assert [day["session"] for day in found["days"]] == list(DATES[:3])
+    results = [day["pnl_usd_micros"] for day in found["days"]]
+    assert sum(results) == greedy.result.summary["total_pnl_usd_micros"] and len(set(results)) == 3
+    statistics = found["statistics"]
+    assert statistics["days"] == 3 and statistics["mean_day_usd_micros"] == sum(results) // 3
+    assert statistics["interval_low_usd_micros"] <= statistics["mean_day_usd_micros"] <= statistics["interval_high_usd_micros"]
+    assert statistics["p"] <= statistics["p_best_of_trials"] and statistics["deflated_sharpe"] <= statistics["probabilistic_sharpe"]
+    for i, (start, end) in ((0, MONDAY), (2, WEDNESDAY)):
+        one_day = plan_evaluation(checkpoint, days, REGISTRY, "ESH4", {"start_ns": start, "end_ns": end, "clock": "5m"}, {})
+        [alone] = evaluate(one_day, days, tmp_path / "alone", ["greedy"])
+        [day] = alone.document["days"]
+        assert day | {"sharpe": 0} == found["days"][i] | {"sharpe": 0}  # its annualisation factor is the run's
+        for name, row in alone.document["baselines"].items():
+            if name != "random":  # a lane's number seeds its draws
+                assert row["days_usd_micros"] == [found["baselines"][name]["days_usd_micros"][i]], name
+
+
+def test_a_trained_checkpoint_knows_its_market_and_its_test_days(days, trained, tmp_path):
+    planned = plan_evaluation(trained, days, REGISTRY, None, {}, {})
+    assert (planned.tape.start_ns, planned.tape.end_ns) == THURSDAY and planned.tape.windows is None
+    assert (planned.tape.clock, planned.tape.latency_ns, planned.env.max_lots, planned.seed) == ("5m", 1_000_000, 2, 11)
+    stressed = plan_evaluation(trained, days, REGISTRY, None, {"latency_ns": 5, "step_limit": 7}, {"fee_usd_micros": 9}, 4, seed=3)
+    assert (stressed.tape.latency_ns, stressed.tape.step_limit, stressed.env.fee_usd_micros) == (5, 7, 9)
+    assert (stressed.lanes, stressed.seed, stressed.env.max_lots) == (4, 3, 2)
+    [greedy] = evaluate(planned, days, tmp_path, ["greedy"])
+    assert greedy.document["leak"]["days_trained_on"] == greedy.document["leak"]["days_validated_on"] == 0
+    label = json.loads((greedy.result.run_dir / "manifest.json").read_text())["identity"]["data"]["normaliser"]["label"]
+    assert label == fixed(60.0).label, "the statistics are the checkpoint's"
+
+
+def test_days_that_were_trained_on_are_no_evaluation(days, trained, tmp_path):
+    planned = plan_evaluation(trained, days, REGISTRY, None, {"start_ns": TUESDAY[0], "end_ns": THURSDAY[1]}, {})
+    [greedy] = evaluate(planned, days, tmp_path, ["greedy"])
+    assert (greedy.document["leak"]["days_trained_on"], greedy.document["leak"]["days_validated_on"]) == (1, 1)
+    found = next(signal for signal in judge(greedy.result.run_dir).signals if signal.name == "leak")
+    assert found.status == KILL and "1 day of the evaluation had been trained on" in found.sentence
 
 
 # --- what is refused ---

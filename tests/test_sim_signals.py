@@ -195,7 +195,7 @@ def evaluation(mean=500, p=0.001, by_luck=0.01, baselines=(-100, 20), **leak_fou
     ],
 )
 def test_dollars_count_as_earned_when_neither_luck_nor_a_trivial_rule_explains_them(changes, status):
-    found = eval_pnl(evaluation(**changes))
+    found = eval_pnl(evaluation(**changes), ("rule0", "rule1"))
     assert found.status == status, found
     assert eval_pnl(None).status == UNKNOWN
 
