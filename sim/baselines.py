@@ -28,7 +28,7 @@ class Earned:
         return {"days_usd_micros": days, "fees_usd_micros": int(self.fees_usd_micros.sum()), "trades": int(self.trades.sum())}
 
 
-def play_side_by_side(loaded: Loaded, config: RunConfig, policies: Mapping[str, Policy]) -> dict[str, Earned]:
+def play_side_by_side(loaded: Loaded, config: RunConfig, policies: Mapping[str, Policy], device: str = "cpu") -> dict[str, Earned]:
     """Every window of `loaded` by every policy, each made for one lane a window; all of them in one environment.
 
     Lane p * windows + w plays window w for policy p. A policy sees its own lanes alone, numbered from 0, as if it played alone.
@@ -43,10 +43,10 @@ def play_side_by_side(loaded: Loaded, config: RunConfig, policies: Mapping[str, 
     each = len(loaded.schedule.windows)
     lanes = each * len(policies)
     env = Env(
-        loaded.tape, loaded.schedule, loaded.features, config.env, lanes, Phase.EVAL,
+        loaded.tape, loaded.schedule, loaded.features, config.env, lanes, Phase.EVAL, device,
         emit=(), threads=config.execution.threads, diag=False,
     )  # fmt: skip
-    picks = constant_picks(lanes, "cpu")
+    picks = constant_picks(lanes, device)
     parts = {name: slice(p * each, (p + 1) * each) for p, name in enumerate(policies)}
     with torch.no_grad():
         for step in range(loaded.schedule.longest):
@@ -59,7 +59,7 @@ def play_side_by_side(loaded: Loaded, config: RunConfig, policies: Mapping[str, 
             env.step(picks)
     env.close_all()  # the longest; the others were drained on the way
     env.check()
-    state = env.state[:, :lanes].numpy()
+    state = env.state[:, :lanes].cpu().numpy()
     columns = (state[s.CASH] - env.config.capital_usd_micros, state[s.FEES], state[s.TRADE_COUNT])
     return {name: Earned(*(column[part].copy() for column in columns)) for name, part in parts.items()}
 

@@ -197,9 +197,10 @@ def run_config(
     env: dict[str, Any],
     log: dict[str, Any] | None = None,
     execution: dict[str, Any] | None = None,
+    kind: type[RunConfig] = RunConfig,
     **rest: Any,
 ) -> RunConfig:
-    """A RunConfig of the sections' values, with fee, margin and floor filled in. Raises BadField: one line that names the field."""
+    """A config of the sections' values, with fee, margin and floor filled in. Raises BadField: one line that names the field."""
     terms = InstrumentConfig(
         symbol=symbol,
         root=instrument.root,
@@ -211,7 +212,7 @@ def run_config(
         margin_usd_micros=instrument.margin_usd_micros,
     )
     try:
-        return RunConfig(
+        return kind(
             instrument=terms,
             tape=TapeConfig(**tape),
             env=EnvConfig(**env).resolved(instrument),

@@ -114,7 +114,7 @@ def replay(
     started = time.perf_counter()
     try:
         with log:
-            log.append_row("attempts", _attempt(config))
+            log.append_row("attempts", attempt_row(config))
             for row in _events(env.phase, noted):
                 log.append_row("events", row)
             played, closed = _play(env, policy, log, loaded.schedule, progress)
@@ -265,10 +265,10 @@ def _play(env: Env, policy: Policy, log: RunLog, schedule: Schedule, progress: P
     return played, closed
 
 
-def _attempt(config: RunConfig) -> dict[str, Any]:
+def attempt_row(config: RunConfig, attempt: int = 0) -> dict[str, Any]:
     """The `attempts` row of this start."""
     return {
-        "attempt": 0,
+        "attempt": attempt,
         "started_ns": time.time_ns(),
         "host": socket.gethostname(),
         "process": os.getpid(),

@@ -14,6 +14,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +41,21 @@ def schema_sources(house: Path = _HOUSE, entries: tuple[str, ...] = ENTRY_MODULE
         if name in found or not path.is_file():
             continue
         found.add(name)
-        waiting += _imports(path)
+        waiting += _imports(path.read_bytes())
     return tuple(sorted(found))
 
 
-def _imports(path: Path) -> list[str]:
-    """Dotted names that a module may be importing: `from a import b` may mean the module a or a.b."""
+@lru_cache(256)
+def _imports(source: bytes) -> tuple[str, ...]:
+    """Dotted names that a module may be importing: `from a import b` may mean the module a or a.b. Parsed once a text: every window of a
+    training asks."""
     names: list[str] = []
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return names
+    return tuple(names)
 
 
 def schema_hash(house: Path = _HOUSE, entries: tuple[str, ...] = ENTRY_MODULES) -> str:

@@ -1,0 +1,220 @@
+"""`sim train` and `sim determinism`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.options import InstrumentsFile, duration_ns, named_as_typed, time_ns
+from cli.output import COMPILING, Json, emit, progress, say
+
+
+def register(app: typer.Typer) -> None:
+    app.command("train")(train)
+    app.command("determinism")(determinism)
+
+
+def _option(text: str, *names: str) -> Any:
+    return typer.Option(*names, help=text, show_default=False)
+
+
+StoreOption = Annotated[Path | None, _option("Folder of the market store.")]
+RunsOption = Annotated[Path | None, _option("Folder that holds the runs.")]
+Symbol = Annotated[str | None, _option("Instrument as the store names it, like ESH4.")]
+Start = Annotated[str | None, _option("Start of the window, like 2023-12-25T23:00Z. Without a zone: UTC.")]
+End = Annotated[str | None, _option("End of the window; it is not part of it.")]
+Clock = Annotated[str | None, _option("When to decide: 1s, 10s, 1m; 100e (events); bar. [default: 1s]")]
+Lanes = Annotated[int | None, _option("Accounts that are played side by side. [default: 128]")]
+Steps = Annotated[int | None, _option("Training steps, one decision of every lane each. [default: 2000]")]
+EvalSteps = Annotated[int | None, _option("Decisions of each test day that are evaluated at the end. [default: all of them]")]
+Seed = Annotated[int | None, _option("Seed of everything that is drawn. [default: 0]")]
+ConfigFile = Annotated[Path | None, _option("TOML file of settings, one table per section.", "--config")]
+Settings = Annotated[list[str] | None, _option("A setting like learner.lr=3e-4; may be given often.", "--set")]
+Profile = Annotated[str | None, _option("Network: small (minutes on two cores), trunk or default. [default: small]")]
+Device = Annotated[str | None, _option("cpu or cuda. [default: cpu]")]
+Schema = Annotated[str | None, _option("Market schema; default: the store's deepest book, its bars for the clock `bar`.")]
+
+
+def train(
+    context: typer.Context,
+    store: StoreOption = None,
+    runs: RunsOption = None,
+    instrument: Symbol = None,
+    start: Start = None,
+    end: End = None,
+    clock: Clock = None,
+    lanes: Lanes = None,
+    steps: Steps = None,
+    eval_steps: EvalSteps = None,
+    seed: Seed = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    profile: Profile = None,
+    device: Device = None,
+    latency: Annotated[str | None, _option("From a decision to the exchange, like 1ms. [default: 0ms]")] = None,
+    schema: Schema = None,
+    instruments: InstrumentsFile = None,
+    threads: Annotated[int, typer.Option(help="Threads that step the lanes; they change no byte of the log.")] = 1,
+    resume: Annotated[Path | None, _option("A run to go on with from its last checkpoint; it knows its own settings.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Train the distributional policy on a market range, and evaluate it on days it has not seen.
+
+    The days are split in time order: by default the last 20 % test, the 10 % before them choose the checkpoint, the rest
+    train. The log holds every trade; `kill -9` at any moment, then `--resume`, gives the bytes that the undisturbed run
+    would have given. At the end the best checkpoint plays the test days, greedy and Boltzmann, each a run of its own that
+    `sim verify` proves.
+
+    \b
+    Examples:
+      sim train --store S --instrument ESH4 --start 2024-01-02 --end 2024-03-01 --clock 10s --seed 42 --runs R
+      sim train --store S --instrument ESH4 --start 2024-01-02 --end 2024-03-01 --lanes 128 --steps 2000 \\
+                --eval-steps 500 --seed 42 --runs R --config train.toml --set learner.lr=3e-4
+      sim train --resume R/train-ESH4-0123456789
+    """
+    from sim.replay import kernels_are_compiled
+
+    if not kernels_are_compiled():
+        say(COMPILING)
+    if resume is not None:
+        from sim.train import resume as go_on
+
+        _alone(context, {"resume", "store", "threads", "as_json"})
+        with progress("train") as update:
+            result = go_on(resume, store, threads, update)
+    else:
+        from sim.train import train as run
+
+        planned = _plan(context, locals())
+        assert store is not None and runs is not None
+        with progress("train") as update:
+            result = run(planned, store, runs, update)
+    for note in result.notes:
+        say(f"note: {note}")
+    emit(document(result), text(result), as_json)
+
+
+def determinism(
+    context: typer.Context,
+    store: StoreOption = None,
+    runs: RunsOption = None,
+    instrument: Symbol = None,
+    start: Start = None,
+    end: End = None,
+    clock: Clock = None,
+    lanes: Lanes = None,
+    steps: Steps = None,
+    eval_steps: EvalSteps = None,
+    seed: Seed = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    profile: Profile = None,
+    device: Device = None,
+    latency: Annotated[str | None, _option("From a decision to the exchange, like 1ms. [default: 0ms]")] = None,
+    schema: Schema = None,
+    instruments: InstrumentsFile = None,
+    threads: Annotated[int, typer.Option(help="Threads that step the lanes.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Train twice with equal settings, each time in a process of its own, and compare every byte that a hash covers.
+
+    Exits 1 at the first difference, and names the table, the row and the column, or the tensor.
+
+    \b
+    Examples:
+      sim determinism --store S --instrument ESH4 --start 2024-01-02 --end 2024-03-01 --steps 200 --eval-steps 50 --runs R
+      sim determinism --config train.toml --store S --instrument ESH4 --start 2024-01-02 --end 2024-03-01 --runs R
+    """
+    from sim.determinism import train_twice
+
+    planned = _plan(context, locals())
+    assert store is not None and runs is not None
+    with progress("determinism"):
+        outcome = train_twice(planned, store, runs)
+    emit(outcome.document(), outcome.text(), as_json)
+    if outcome.difference is not None:
+        raise typer.Exit(1)
+
+
+def _alone(context: typer.Context, allowed: set[str]) -> None:
+    """Refuse options that a resumed run would have to contradict."""
+    from lob.errors import BadInput
+
+    for name, value in context.params.items():
+        source = context.get_parameter_source(name)
+        if name not in allowed and value is not None and source is not None and source.name == "COMMANDLINE":
+            raise BadInput(f"--{name.replace('_', '-')}: a resumed run keeps the settings it began with; leave it out")
+
+
+def _plan(context: typer.Context, given: dict[str, Any]) -> Any:
+    from lob.errors import BadInput
+    from sim.config import BadField
+    from sim.registry import registry_of
+    from sim.train_config import plan_train, read_settings
+
+    for name in ("store", "runs", "instrument", "start", "end"):
+        if given[name] is None:
+            raise BadInput(f"--{name} is missing: say which market to train on (or --resume RUN)")
+    stated = read_settings(given["config"], given["settings"] or [])
+    tape = {
+        "market_schema": given["schema"],
+        "clock": given["clock"],
+        "start_ns": time_ns("--start", given["start"]),
+        "end_ns": time_ns("--end", given["end"]),
+        "latency_ns": duration_ns("--latency", given["latency"]) if given["latency"] else None,
+    }
+    for section, key, value in (
+        ("loop", "steps", given["steps"]),
+        ("loop", "eval_steps", given["eval_steps"]),
+        ("loop", "device", given["device"]),
+        ("model", "profile", given["profile"]),
+    ):
+        if value is not None:
+            stated.setdefault(section, {})[key] = value
+    rest = {name: given[name] for name in ("lanes", "seed") if given[name] is not None}
+    try:
+        return plan_train(
+            given["store"], given["instrument"], registry_of(given["instruments"]), tape, stated,
+            execution={"threads": given["threads"]}, **rest,
+        )  # fmt: skip
+    except BadField as error:
+        raise named_as_typed(error, context.params) from None
+
+
+def document(result: Any) -> dict[str, Any]:
+    return {
+        "run": str(result.run_dir),
+        "head": result.head,
+        "steps": result.steps,
+        "lanes": result.lanes,
+        "elapsed_s": round(result.elapsed_s, 3),
+        "best": str(result.best),
+        "notes": list(result.notes),
+        "summary": result.summary,
+        "evaluations": result.evaluations,
+    }
+
+
+def text(result: Any) -> str:
+    from lob.units import format_usd
+
+    training, total = result.summary["training"], result.summary["total_pnl_usd_micros"]
+    rate = (
+        f" ({training['played_decisions'] / result.elapsed_s:,.0f} decisions a second, learnt from and logged)" if result.elapsed_s else ""
+    )
+    played = f" ({rate:,.0f} decisions a second)" if rate else ""
+    lines = [f"{result.run_dir}: {result.steps:,} steps x {result.lanes:,} lanes{played}"]
+    if training["stopped"]:
+        lines.append(f"stopped early: {training['stopped']}")
+    lines += [
+        f"exploring, it made {format_usd(total) if total is not None else 'unknown'}; head {result.head}",
+        f"best checkpoint: {result.best}",
+        f"  of step {training['best_step']:,}, {format_usd(training['best_score_usd_micros'])} a validation window",
+    ]
+    lines += result.evaluation_lines
+    lines.append(f"judge it: {shlex.join(['sim', 'verdict', str(result.run_dir)])}")
+    lines.append("limit: the tape does not react to us")
+    return "\n".join(lines)

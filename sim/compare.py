@@ -1,0 +1,106 @@
+"""Two runs that should be equal, compared: the first difference of their logs, checkpoints and summaries, named.
+
+Only what the hashes cover is compared; `timing` and `attempts` differ by nature. Equal heads already prove equal logs; this says *where*
+two logs part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from store.run_read import RunFiles, read_run, read_table
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`where` names table, row's key and column (or file and key); `first` and `second` are what the two runs hold there."""
+
+    where: str
+    first: str
+    second: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.first} in the first run, {self.second} in the second"
+
+
+def first_difference(first: Path, second: Path) -> Difference | None:
+    """The first difference of two runs, None when there is none. Raises NotFound and DamagedLog as `read_run` does."""
+    return next(differences(read_run(first), read_run(second)), None)
+
+
+def differences(a: RunFiles, b: RunFiles) -> Iterator[Difference]:
+    """Differences in the order: what the runs were, their tables (earliest row first), checkpoints, summaries, heads."""
+    yield from _of_documents("manifest.json identity", a.manifest["identity"], b.manifest["identity"])
+    for name, table in a.tables.items():
+        if table.hashed:
+            difference = _of_tables(name, table.key, read_table(a, name), read_table(b, name))
+            if difference:
+                yield difference
+    yield from _of_checkpoints(a.run_dir, b.run_dir)
+    for file in ("train_summary.json", "eval_summary.json"):
+        one, other = a.run_dir / file, b.run_dir / file
+        if one.exists() or other.exists():
+            yield from _of_documents(file, _read(one), _read(other))
+    if a.head != b.head:
+        yield Difference("chain.jsonl head", a.head, b.head)
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_bytes()) if path.exists() else None
+
+
+def _of_documents(where: str, a: Any, b: Any) -> Iterator[Difference]:
+    """Leaves of two JSON documents that differ, in order of their keys."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        for key in dict.fromkeys([*a, *b]):
+            yield from _of_documents(f"{where}.{key}", a.get(key), b.get(key))
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            yield from _of_documents(f"{where}[{i}]", x, y)
+    elif a != b:
+        yield Difference(where, json.dumps(a), json.dumps(b))
+
+
+def _of_tables(name: str, key: tuple[str, ...], a: pa.Table, b: pa.Table) -> Difference | None:
+    """The first row at which two tables differ, by its key; of its columns the first in declared order."""
+    rows = min(len(a), len(b))
+    earliest: tuple[int, str] | None = None
+    for column in a.column_names:
+        x, y = (table[column].slice(0, rows).combine_chunks() for table in (a, b))
+        if x.equals(y):
+            continue
+        at = int(np.flatnonzero(_unequal(x, y))[0])
+        if earliest is None or at < earliest[0]:
+            earliest = (at, column)
+    if earliest is not None:
+        at, column = earliest
+        named = ", ".join(f"{part} {a[part][at].as_py()}" for part in key)
+        return Difference(f"{name}, {named}, {column}", str(a[column][at].as_py()), str(b[column][at].as_py()))
+    if len(a) != len(b):
+        return Difference(f"{name}, rows", f"{len(a):,}", f"{len(b):,}")
+    return None
+
+
+def _unequal(x: pa.Array, y: pa.Array) -> np.ndarray:
+    """bool[rows]: values that differ, nulls by their place."""
+    one, other = (np.asarray(values.to_pylist(), dtype=object) for values in (x, y))
+    return np.array([p != q for p, q in zip(one, other, strict=True)])
+
+
+def _of_checkpoints(a: Path, b: Path) -> Iterator[Difference]:
+    """What the checkpoints' JSON documents say, which hold the SHA-256 of every tensor."""
+    folders = sorted({path.name for run in (a, b) for path in (run / "checkpoints").glob("*") if path.is_dir()})
+    for folder in folders:
+        one, other = a / "checkpoints" / folder, b / "checkpoints" / folder
+        if not (one.exists() and other.exists()):
+            yield Difference(f"checkpoints/{folder}", *("there" if path.exists() else "missing" for path in (one, other)))
+            continue
+        for file in sorted({path.name for path in (*one.glob("*.json"), *other.glob("*.json"))}):
+            yield from _of_documents(f"checkpoints/{folder}/{file}", _read(one / file), _read(other / file))

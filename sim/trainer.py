@@ -1,0 +1,196 @@
+"""One training run's moving parts, and its step: the only place where environment, network, memory and learner meet.
+
+`Trainer.step` is written to be captured in a CUDA graph: no look at the host, and whatever changes between two steps lies in a tensor that
+keeps its address. On the CPU the same lines run as they stand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from cuda_env import state as s
+from cuda_env.blocks import NULL, BlockLog
+from cuda_env.env import EMIT, Env
+from lob.actions import Phase
+from lob.layout import LANE, LANE_SLOTS
+from policy import diag_columns, health, rewards
+from policy.bus import controls_of
+from policy.diag_values import pack_floats, pack_integers
+from policy.learner import Learner, learn
+from policy.memory import Memory
+from policy.model import Actor, initialise, layout, support
+from policy.protocol import constant_picks
+from policy.select import select, to_picks
+from policy.training_state import made_by, restore
+from policy.weights import fingerprint
+from sim.tables import TRAIN_TABLES
+
+if TYPE_CHECKING:
+    from policy.tensor_file import Form
+    from sim.tape import Loaded
+    from sim.train_config import TrainConfig
+
+LANE_BLOCK = slice(LANE, LANE + len(LANE_SLOTS))
+"""The lane's own slots of an observation: what replay keeps of it beside its row."""
+
+
+def emitted(level: str) -> tuple[str, ...]:
+    """The environment's tables that a log level keeps."""
+    kept = {table.name for table in TRAIN_TABLES if level.partition(":")[0] in table.levels}
+    return tuple(table for table in EMIT if table in kept)
+
+
+class Trainer:
+    """Made once. `run(steps)` plays a block of steps; `log` holds their rows until they are fetched. All buffers keep their addresses.
+
+    Training step t (from 0) decides once for every lane; after it, where `t + 1` is beyond the warm-up and a multiple of
+    `env_steps_per_update`, the learner updates once.
+    """
+
+    def __init__(self, config: TrainConfig, loaded: Loaded) -> None:
+        loop, device, lanes = config.loop, config.loop.device, config.lanes
+        self.config, self.device, self.normaliser = config, torch.device(device), loaded.normaliser
+        self.env = Env(
+            loaded.tape, loaded.schedule, loaded.features, config.env, lanes, Phase.TRAIN, device,
+            emit=emitted(config.log.level), threads=config.execution.threads, restarts=config.seed,
+        )  # fmt: skip
+        self.model = initialise(config.model.architecture(), config.seed, device)
+        self.actor = Actor(self.model, getattr(torch, loop.dtype))
+        self.support = support(self.model.architecture, device)
+        of_learner = config.learner
+        self.learner = Learner(self.model, of_learner, lanes, getattr(torch, loop.dtype))
+        steps = max(of_learner.n_step + 1, of_learner.capacity // lanes)
+        self.memory = Memory(lanes, steps, of_learner.batch, of_learner.n_step, of_learner.alpha, config.seed, device)
+        self.controllers = health.controllers(config.control, config.select, device)
+        self.control = health.start(self.controllers, device)
+        self.select_controls, self.learn_controls = controls_of(self.control.bus)
+        self.reward_state = rewards.reward_state(lanes, device)
+        self.reward_weights = rewards.weights_of(config.reward, device)
+        self.raw_of = rewards.undo(torch.from_numpy(loaded.normaliser.mean), torch.from_numpy(loaded.normaliser.std), device)
+        self.picks = constant_picks(lanes, device)
+        self.lane_ids = torch.arange(lanes, device=device)
+        self.clock = torch.zeros(1, dtype=torch.int64, device=device)
+        self.observation = torch.zeros_like(self.env.observation)
+        self.log = BlockLog(self.env, loop.block_steps, diag_columns.COLUMNS)
+        self.steps = 0
+        self._launch: dict[bool, Callable[[], None]] = {}
+        self.env.observe()
+
+    def run(self, steps: int) -> None:
+        """Play `steps` steps. Waits for nothing on CUDA, where each step is one launch of a captured graph."""
+        if self.device.type == "cuda" and not self._launch:
+            from sim.capture import capture
+
+            self._launch = capture(self)
+        for _ in range(steps):
+            self.steps += 1
+            learns = self.steps > self.config.loop.warmup_steps and self.steps % self.config.loop.env_steps_per_update == 0
+            if self._launch:
+                self._launch[learns]()
+            else:
+                self.step(learns)
+
+    # --- one step ---
+
+    def step(self, learns: bool) -> None:
+        """Decide, play, remember, and with `learns` update once; then what the log is to hold of it."""
+        with torch.no_grad():
+            integers = self._play()
+        stats = None
+        if learns:
+            stats = learn(self.learner, self.memory, self.env.assemble, self.env.history, self.control.bus, self.learn_controls)
+        with torch.no_grad():
+            if stats is not None:
+                self.actor.refresh()
+                health.observe_update(self.control, stats, self.controllers)
+            health.update_controls(self.control, self.controllers)
+            self.log.put(integers)
+            self.log.put(pack_floats(self.control, stats))
+            self.log.capture()
+            self.clock += 1
+
+    def _play(self) -> torch.Tensor:
+        """One decision of every lane; returns the integers that the log keeps of it."""
+        env, config = self.env, self.config
+        self.observation.copy_(env.observation)
+        row, episode, step = (env.state[field, : env.lanes].clone() for field in (s.CURSOR, s.EPISODE, s.CLOCK))
+        window = self.model.window
+        heads = self.actor(self.observation, env.history(window) if window else None, self.control.bus)
+        chosen = select(
+            heads, self.support, self.select_controls, config.select.selector, True, config.seed, self.lane_ids, self.clock
+        )  # fmt: skip
+        to_picks(chosen, self.controllers.health_ppm, self.picks)
+        env.step(self.picks)
+        env.observe()
+        ends = env.terminated | env.truncated
+        next_observation = torch.where(ends[:, None], env.last_observation, env.observation)
+        next_row = torch.where(ends, env.last_row, env.row)
+        moved = rewards.Step(
+            env.reward_raw, self.observation, next_observation, env.decided, env.terminated, ends, chosen.q_range
+        )  # fmt: skip
+        earned = rewards.reward_chain(
+            moved, config.reward, self.reward_weights, self.learn_controls.gamma, config.env.reward_scale_usd_micros, self.reward_state,
+            self.raw_of,
+        )  # fmt: skip
+        self.memory.add(
+            row, self.observation[:, LANE_BLOCK], self.picks.action, earned.whitened, next_row, next_observation[:, LANE_BLOCK],
+            env.terminated, ends, env.decided, episode, step,
+        )  # fmt: skip
+        if config.learner.popart:
+            self.learner.observe_rewards(earned.whitened, env.decided, ends, self.learn_controls.gamma)
+        counts = health.step_counts(self.observation, self.picks.action, env.decided, chosen.explored)
+        health.observe_step(self.control, counts, self.controllers)
+        return pack_integers(self.picks, chosen, self.observation, env.decided, earned, self.control)
+
+    def close(self) -> None:
+        """The end of training: every lane closes where it stands, on a row of its own that nothing is learnt from."""
+        nothing = torch.full((len(diag_columns.INTEGERS),), NULL, dtype=torch.int64, device=self.device)
+        nothing[: len(diag_columns.GATE_INPUTS)] = 0  # sums over lanes that decided: there are none
+        self.log.put(nothing)
+        self.env.close_all()
+        self.log.capture()
+        self.steps += 1
+
+    # --- what a resumed run needs ---
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Everything that goes on, by name: environment, weights, target, moments, memory, controllers, reward moments."""
+        of_memory = {name: tensor for name, tensor in self.memory.state_dict().items() if name != "settings"}
+        parts: dict[str, Mapping[str, torch.Tensor]] = {
+            "env": self.env.state_dict(),
+            "learner": self.learner.state_dict(),
+            "memory": of_memory,
+            "control": self.control._asdict(),
+            "reward": self.reward_state._asdict(),
+            "trainer": {"clock": self.clock, "health_ppm": self.controllers.health_ppm},
+        }
+        return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+
+    def forms(self) -> dict[str, Form]:
+        """Shape and type of each of `tensors`."""
+        return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in self.tensors().items()}
+
+    def made_by(self) -> dict[str, str]:
+        """What lays `tensors` out, beside what the run's identity names."""
+        settings = json.dumps(self.memory.state_dict()["settings"], sort_keys=True)
+        return made_by() | {"network": fingerprint(layout(self.model.architecture)), "memory": settings}
+
+    def load_tensors(self, tensors: Mapping[str, torch.Tensor], steps: int) -> None:
+        """Take over the `tensors` of a trainer that had played `steps` steps. Raises BadInput, ForeignCheckpoint."""
+
+        def of(part: str) -> dict[str, Any]:
+            return {name.removeprefix(f"{part}."): tensor for name, tensor in tensors.items() if name.startswith(f"{part}.")}
+
+        self.env.load_state_dict(of("env"))
+        self.learner.load_state_dict(of("learner"))
+        self.memory.load_state_dict(of("memory") | {"settings": self.memory.state_dict()["settings"]})
+        restore(self.control._asdict(), of("control"))
+        restore(self.reward_state._asdict(), of("reward"))
+        restore({"clock": self.clock, "health_ppm": self.controllers.health_ppm}, of("trainer"))
+        with torch.no_grad():
+            self.actor.refresh()
+        self.steps = steps
