@@ -119,7 +119,7 @@ def read_market(terms: RunTerms, store: str | Path) -> tuple[Market, list[Check]
     Raises NotFound or BadInput when the store has nothing of it or cannot be read.
     """
     from lob.calendar import sessions
-    from store.market_read import read_columns
+    from store.market_read import list_parts, read_columns
 
     needed = BAR_COLUMNS if terms.is_bars else book_columns(terms.schema)
     reads = terms.reads or ((terms.read_start_ns, terms.read_end_ns, terms.data_hash),)
@@ -143,6 +143,8 @@ def read_market(terms: RunTerms, store: str | Path) -> tuple[Market, list[Check]
         market = markets[0]
     if terms.data_hash is None:
         wrong = ["the manifest holds none: nothing says which data the run saw"]
+    held_until = [part.end_ns for part in list_parts(store) if (part.instrument, part.schema) == (terms.instrument, terms.schema)]
+    market = replace(market, goes_on_until_ns=max(held_until))
     return market, [failed("data_hash", wrong[0], "manifest", "data_hash") if wrong else Check("data_hash", OK, "")]
 
 

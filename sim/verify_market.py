@@ -57,6 +57,7 @@ class Market:
     bars: bool
     printed: np.ndarray  # int64[n]: lots that the row printed (action T)
     parts: tuple[tuple[int, int], ...] = ()  # for each window the events [first, last) that were read for it; none: all, for one window
+    goes_on_until_ns: int = -1  # time of the last row that the store holds, also behind what was read; -1: not known
 
     @property
     def mid2(self) -> np.ndarray:
@@ -92,9 +93,10 @@ def join_markets(markets: Sequence[Market], windows: Sequence[int]) -> Market:
     begins = np.cumsum([0, *(len(market.key) for market in markets)])
     sessions = {name: np.concatenate([getattr(market, name) for market in markets]) for name in ("opens", "closes", "dates")}
     _, first = np.unique(sessions["opens"], return_index=True)
+    joined: dict[str, Any] = {name: np.concatenate([getattr(market, name) for market in markets]) for name in _PER_EVENT}
+    joined |= {name: values[first] for name, values in sessions.items()}
     return Market(
-        **{name: np.concatenate([getattr(market, name) for market in markets]) for name in _PER_EVENT},
-        **{name: values[first] for name, values in sessions.items()},
+        **joined,
         bars=markets[0].bars,
         parts=tuple((int(begins[read]), int(begins[read + 1])) for read in windows),
     )

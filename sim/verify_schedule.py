@@ -129,6 +129,11 @@ def check_schedule(log: Log, grid: Grid, market: Market) -> list[Check]:
     key = market.key[np.array([plan.drain for plan in own])[window]]
     checks.append(log.equal("schedule_drain_row", "steps", "mark_row", key & (1 << 40) - 1, last))
     checks.append(log.equal("schedule_drain_source", "steps", "mark_source", key >> 40, last))
-    lives = ~np.isin(log("steps", "end_reason")[last], (CAPITAL_FLOOR, NOT_PLAYED_END))
+    said = log("steps", "end_reason")[last]
+    lives = ~np.isin(said, (CAPITAL_FLOOR, NOT_PLAYED_END))
     reasons = np.array([plan.reason for plan in own])[window]
+    # Rows behind the window's end are in no hash of the run, but they say that the tape did not end there: only the market was silent.
+    ends = np.array([log.terms.windows[w][1] for w in grid.windows.tolist()])[window]
+    silent = (reasons == TAPE_END) & (said == WINDOW_END) & (market.goes_on_until_ns >= ends)
+    reasons = np.where(silent, WINDOW_END, reasons)
     return [*checks, log.equal("schedule_end_reason", "steps", "end_reason", reasons, last, lives)]

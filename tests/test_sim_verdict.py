@@ -168,3 +168,19 @@ def test_a_baseline_of_another_build_selector_or_days_is_refused(tmp_path, chang
     """Lesson 45: a baseline from another commit excused a fall."""
     with pytest.raises(BadInput, match=says):
         regression_of(evaluation_run(tmp_path / "now", 0.1), evaluation_run(tmp_path / "before", 0.8, **changes))
+
+
+def test_a_silent_end_of_a_window_is_no_end_of_the_tape_when_the_store_goes_on(tmp_path):
+    """The last minute of the window has no row; the store has later ones, which the run says and the verdict may look up."""
+    from dataclasses import replace
+
+    from sim.run_data import load
+    from sim.verify import read_market, verify_tables
+
+    store = synthetic_store(tmp_path, events=6_000)
+    run = load(replayed(store, tmp_path / "runs", minutes=60, clock="10s", lanes=2).run_dir)
+    market, _ = read_market(run.terms, store)
+    assert run.terms.end_ns - int(market.ts_recv[-1]) > 60 * 10**9
+    assert verify_tables(run, market).ok
+    ended = verify_tables(run, replace(market, goes_on_until_ns=int(market.ts_recv[-1])))
+    assert [check.name for check in ended.failed] == ["schedule_end_reason"]
