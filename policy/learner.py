@@ -8,7 +8,6 @@ its own choice's target, and the loss is the mean over branches (Tavakoli et al.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -16,19 +15,20 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from lob.errors import CheckFailed, ForeignCheckpoint
+from policy import loss_kernels as k
 from policy import losses, optimiser
 from policy.bus import label_scale, observe_labels
 from policy.controls import LearnControls
-from policy.distributions import BLEND, Atoms, Quantiles, blend, distributions
-from policy.heads import BRANCH_SIZES, HeadOutput
+from policy.heads import BRANCH_SIZES, CHOICES
 from policy.health import LearnStats
-from policy.memory import Assemble, Batch, History, Memory
-from policy.model import Model, ModelOutput, layout, support
+from policy.losses import Board, HeadLosses, said_matrix
+from policy.memory import Assemble, Batch, History, Memory, Sample
+from policy.model import Model, ModelOutput, fold, layout, support
 from policy.replay_kernels import CAPACITY_LIMIT
 from policy.weights import views
 
-SAID_FIRST = ("observation", "next observation", "return", "label", "target", "value", "auxiliary value", "loss")
-"""What is looked at for every row, in the order of its making; then the gradient of every weight."""
+COMPONENTS = ("c51", "iqn", "cql", "aux")
+"""The parts of the gradient budget, in the order of their shares."""
 
 _HEAD_NAMES = ("heads.", "aux.")
 """Beginnings of the names of weights that belong to no trunk."""
@@ -70,36 +70,6 @@ class LearnConfig(BaseModel):
     """Share of its rank in the batch in each return; 0: none, since a rank forgets what a dollar is."""
 
 
-class Targets(NamedTuple):
-    """What a batch's chosen choices are to be, without gradient."""
-
-    atoms: torch.Tensor  # float32[B, 4, A]: probabilities
-    quantiles: torch.Tensor  # float32[B, 4, S]
-    shares: torch.Tensor | None  # float32[B, 4, S]: weights of the quantiles; None: equal
-    value: torch.Tensor  # float32[B, 4]: blended mean
-    next_values: torch.Tensor  # float32[B, 13]: what the online network says of the next observation's choices
-
-
-class Component(NamedTuple):
-    """One loss, and its gradient at the network's outputs before its share of the budget. None where it has none."""
-
-    loss: torch.Tensor  # float32[]
-    logits: torch.Tensor | None = None  # float32[B, 13, A]
-    quantiles: torch.Tensor | None = None  # float32[B, 13, T]
-    aux: torch.Tensor | None = None  # float32[B]
-
-
-class Measured(NamedTuple):
-    """A forward pass with everything that the losses say of it."""
-
-    output: ModelOutput
-    components: dict[str, Component]  # c51, iqn, aux and, unless its weight is 0, cql
-    targets: Targets
-    errors: torch.Tensor  # float32[B]: mean over branches of |target - value|, in units of value: replay's priorities
-    sigma: torch.Tensor  # float32[4]: sd of the chosen choices' values
-    rows: torch.Tensor  # float32[8, B]: sums that are finite where everything named in SAID_FIRST is
-
-
 class Update(NamedTuple):
     """What one update says."""
 
@@ -107,20 +77,11 @@ class Update(NamedTuple):
     errors: torch.Tensor  # float32[B]: new priorities' errors, in the order of the sample
 
 
-class Fault(NamedTuple):
-    """The first update that met something not finite, kept on the device until `check` looks."""
-
-    place: torch.Tensor  # int64[6]: update (-1: none), index of what, row, slot, episode, step
-    observation: torch.Tensor  # float32[128]: of the row
-    next_observation: torch.Tensor  # float32[128]
-    norms: torch.Tensor  # float32[P]: norm of each weight's gradient
-
-
 class Learner:
     """Owns the target network, the optimiser's moments and the scale of returns; changes `model` in place.
 
     `lanes` is the number of the environment's lanes. `dtype` bfloat16 computes the networks' products in it. Buffers keep their
-    addresses, so `update` can be captured in a CUDA graph. Raises BadInput on a support of no width.
+    addresses, so `update` can be captured in a CUDA graph.
     """
 
     def __init__(self, model: Model, config: LearnConfig, lanes: int, dtype: torch.dtype = torch.float32) -> None:
@@ -132,11 +93,16 @@ class Learner:
         self.moments = optimiser.moments(model.flat)
         self.scale = losses.return_scale(lanes, device)
         self.updates = torch.zeros((), dtype=torch.int64, device=device)
-        self._projection = losses.Projection(config.batch, architecture.atoms, architecture.value_min, architecture.value_max, device)
+        self.parameters = list(model.weights.values())
         self._gradient = torch.zeros_like(model.flat)
         self._gradients = list(views(self._gradient, layout(architecture)).values())
-        self.parameters = list(model.weights.values())
-        self._fault = _no_fault(len(self.parameters), device)
+        self._optimiser = optimiser.Optimiser(
+            model.flat, self.target.flat, self.moments, self._gradient, config.weight_decay, config.clip_norm
+        )
+        columns = fold(model)[0].shape[0]
+        self._losses = HeadLosses(config.batch, columns, self.support, architecture.quantiles, config.cql, config.target == "sarsa")
+        # The first update that met something not finite, until `check` looks: update (-1: none), what, replay slot, its generation.
+        self._fault = torch.full((4,), -1, dtype=torch.int64, device=device)
 
     def observe_rewards(self, reward: torch.Tensor, valid: torch.Tensor, ends: torch.Tensor, gamma: torch.Tensor) -> None:
         """One step's rewards [lanes] as they are stored, for the scale of returns; once a step, where `popart` is above 0."""
@@ -145,114 +111,74 @@ class Learner:
     def update(self, batch: Batch, bus: torch.Tensor, controls: LearnControls) -> Update:
         """One update from a batch. `bus` float32[127] is the networks' second input; its label scale moves first.
 
-        An update that meets anything not finite changes neither weights nor moments nor target, and is remembered for `check`.
+        An update that meets anything not finite changes neither weights nor moments nor target, nor does any after it, until `check`.
         """
+        shares = (controls.share_c51, controls.share_iqn, controls.share_cql, controls.share_aux)
         with torch.no_grad():
             observe_labels(bus, batch.label, batch.sample.weights > 0)
-        measured = self.measure(batch, bus, controls)
-        shares = {name: getattr(controls, f"share_{name}") for name in measured.components}
-        gradients = self._pull(measured.output, [(shares[name], part) for name, part in measured.components.items()], controls.balance)
+        output, board = self.measure(batch, bus, controls, shares)
+        gradients = self._pull(output, board, controls.balance)
         with torch.no_grad():
             torch._foreach_copy_(self._gradients, gradients)
             norms = torch.stack(torch._foreach_norm(self._gradients))
             norm = torch.linalg.vector_norm(norms)
-            going = self._look(batch, measured.rows, norms)
-            optimiser.apply(
-                self.model.flat,
-                optimiser.clipped(self._gradient, norm, self.config.clip_norm),
-                self.moments,
-                controls.lr,
-                self.config.weight_decay,
-                going,
-            )
-            optimiser.follow(self.target.flat, self.model.flat, controls.polyak * going)
+            going = self._look(batch.sample, board.bad, norms)
+            self._optimiser.step(norm, controls.lr, controls.polyak, going)
             self.updates += 1
-            return Update(self._stats(measured, shares, controls, norm), measured.errors)
+            return Update(self._stats(output, board, torch.stack(shares), controls.balance, norm), board.errors)
 
     def trunk_norms(self, batch: Batch, bus: torch.Tensor, controls: LearnControls) -> dict[str, torch.Tensor]:
-        """float32[] for each component: norm of its whole gradient, before its share, over all weights below the heads. Costs a backward
-        pass for each: once a block of steps, not in every update. Lesson 13: IQN's must never be zero."""
-        measured = self.measure(batch, bus, controls)
+        """float32[] for c51, iqn, cql and aux: norm of a component's gradient, before its share, over all weights below the heads. Costs an
+        update's work for each: once a block of steps, not in every update. Lesson 13: IQN's must never be zero."""
         below = [not name.startswith(_HEAD_NAMES) for name in self.model.weights]
-        one = torch.ones((), device=self.device)
+        none, one = torch.zeros((), device=self.device), torch.ones((), device=self.device)
         norms = {}
-        for name, part in measured.components.items():
-            gradients = self._pull(measured.output, [(one, part)], torch.zeros_like(one), retain=True)
+        for name in COMPONENTS:
+            shares = tuple(one if name == other else none for other in COMPONENTS)
+            gradients = self._pull(*self.measure(batch, bus, controls, shares), none)
             kept = [gradient for gradient, is_below in zip(gradients, below, strict=True) if is_below]
             norms[name] = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(kept)))
         return norms
 
-    def measure(self, batch: Batch, bus: torch.Tensor, controls: LearnControls) -> Measured:
-        """The forward passes and the losses. Changes nothing but buffers."""
+    def measure(
+        self, batch: Batch, bus: torch.Tensor, controls: LearnControls, shares: tuple[torch.Tensor, ...]
+    ) -> tuple[ModelOutput, Board]:
+        """The forward passes and the losses, with `shares` of the gradient budget. Changes nothing but buffers."""
         sample = batch.sample
         with torch.no_grad():
-            returns = self._returns(sample.returns)
-            targets = self.targets(batch, returns, bus, controls)
+            online = self.model(batch.next_observation, batch.next_history, bus, self.dtype)
+            lagged = self.target(batch.next_observation, batch.next_history, bus, self.dtype)
         output = self.model(batch.observation, batch.history, bus, self.dtype)
         with torch.no_grad():
-            columns = losses.chosen_columns(sample.action)
-            heads = HeadOutput(*(part.detach().float() for part in output.heads))
-            each = sample.weights / len(sample.weights)
-            atoms = Atoms(torch.softmax(losses.of_branches(heads.logits, columns), dim=2), self.support)
-            quantiles = losses.of_branches(heads.quantiles, columns)
-            value = blend(atoms.mean(), Quantiles(quantiles).mean())
-            label = losses.auxiliary(output.aux.detach().float(), batch.label, label_scale(bus))
-            components = {
-                "c51": _bellman("logits", *losses.cross_entropy(losses.of_branches(heads.logits, columns), targets.atoms), columns, each),
-                "iqn": _bellman("quantiles", *losses.quantile_huber(quantiles, targets.quantiles, targets.shares), columns, each),
-                "aux": Component((label[0] * each).sum(), aux=label[1] * each),
-            }
-            if self.config.cql:
-                components["cql"] = self._conservative(heads, columns, each * self.config.cql)
-            errors = (targets.value - value).abs().mean(dim=1)
-            observed = (batch.observation.sum(dim=1), batch.next_observation.sum(dim=1), sample.returns, batch.label)
-            losing = errors + sum(part.loss for part in components.values())
-            rows = torch.stack((*observed, targets.value.sum(dim=1), value.sum(dim=1), output.aux.detach().float(), losing))
-        return Measured(output, components, targets, errors, atoms.sigma().mean(dim=0), rows)
+            self._losses.set_dials(shares, label_scale(bus), controls.sarsa_ratio)
+            next_said, next_lagged, said = (said_matrix(of.heads) for of in (online, lagged, output))
+            returns = self._returns(sample.returns)
+            board = self._losses(
+                next_said, next_lagged, said, output.aux, sample.action, returns, sample.discount, sample.weights, batch.label,
+                batch.observation, batch.next_observation,
+            )  # fmt: skip
+        return output, board
 
-    def targets(self, batch: Batch, returns: torch.Tensor, bus: torch.Tensor, controls: LearnControls) -> Targets:
-        """What the chosen choices are to be: returns[B] + discount * the next observation's value, distribution by distribution."""
-        discount = batch.sample.discount
-        online = self.model(batch.next_observation, batch.next_history, bus, self.dtype).heads
-        lagged = self.target(batch.next_observation, batch.next_history, bus, self.dtype).heads
-        of_atoms, of_quantiles = distributions(online, self.support)
-        values = blend(of_atoms.mean(), of_quantiles.mean())
-        shares = None
-        if self.config.target == "max":
-            best = losses.best_columns(values)
-            atoms = torch.softmax(losses.of_branches(lagged.logits, best).float(), dim=2)
-            quantiles = losses.of_branches(lagged.quantiles, best).float()
-        else:
-            policy = losses.sarsa_policy(values, controls.sarsa_ratio)
-            atoms = losses.branch_mixture(torch.softmax(lagged.logits.float(), dim=2), policy)
-            quantiles, shares = losses.quantile_mixture(lagged.quantiles.float(), policy)
-        projected = self._projection(atoms, returns, discount)
-        moved = returns[:, None, None] + discount[:, None, None] * quantiles
-        mean = moved.mean(dim=2) if shares is None else (moved * shares).sum(dim=2)
-        value = blend((projected * self.support).sum(dim=2), mean)
-        return Targets(projected, moved, shares, value, values)
+    def check(self, folder: Path, memory: Memory) -> None:
+        """Raise CheckFailed, naming update, tensor, lane and step, if an update met something not finite; waits for the device.
 
-    def check(self, folder: Path) -> None:
-        """Raise CheckFailed, naming update, tensor, lane and decision, if an update met something not finite; waits for the device.
-
-        Writes `fault.pt` (tensors alone) into `folder`: the row's observations, every weight's gradient norm, weights and moments.
+        Writes `fault.pt` (tensors alone) into `folder`: the learner's state, the gradient, and the decision as replay holds it.
         """
-        place = self._fault.place.tolist()
-        if place[0] < 0:
+        update, what, slot, generation = self._fault.tolist()
+        if update < 0:
             return
-        update, what, _, slot, episode, step = place
-        names = (*SAID_FIRST, *(f"gradient of {name}" for name in self.model.weights))
+        names = (*k.LOOKED_AT, *(f"gradient of {name}" for name in self.model.weights))
+        where = f" (lane {slot % self.lanes}, decided at step {generation})" if what < k.NONE_BAD else ""
         path = folder / "fault.pt"
-        kept = {f"fault.{name}": tensor for name, tensor in self._fault._asdict().items()} | self._kept()
+        kept = self._kept() | {"fault": self._fault, "gradient": self._gradient, "record": memory.words[slot]}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             torch.save({name: tensor.cpu() for name, tensor in kept.items()}, path)
             written = f"its state is in {path}"
         except OSError as error:
             written = f"its state could not be written ({error.strerror})"
-        where = f" (lane {slot % self.lanes}, episode {episode}, step {step})" if what < len(SAID_FIRST) else ""
         raise CheckFailed(
-            f"update {update}: {names[what]}{where} is not finite; {written}; resume from the last checkpoint with a lower lr"
+            f"update {update}: {names[what]}{where} is not finite; {written}; resume from the last checkpoint, with a lower lr"
         )
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -270,6 +196,7 @@ class Learner:
                 raise ForeignCheckpoint(f"the learner's {name} does not fit this network; resume with the run's own configuration")
         for name, tensor in kept.items():
             tensor.copy_(state[name])
+        self._fault.fill_(-1)
 
     def _kept(self) -> dict[str, torch.Tensor]:
         tensors = {"weights": self.model.flat, "target": self.target.flat, "updates": self.updates}
@@ -284,90 +211,67 @@ class Learner:
             returns = torch.lerp(returns, losses.ranked(returns), self.config.rank)
         return returns
 
-    def _conservative(self, heads: HeadOutput, columns: torch.Tensor, each: torch.Tensor) -> Component:
-        """CQL on the blended values of all choices, its gradient sent on to both heads."""
-        of_atoms, of_quantiles = distributions(heads, self.support)
-        mean = of_atoms.mean()
-        loss, gradient = losses.conservative(blend(mean, of_quantiles.mean()), columns)
-        gradient = gradient * each.unsqueeze(1)
-        count = heads.quantiles.shape[2]
-        return Component(
-            (loss * each).sum(),
-            logits=losses.through_mean(of_atoms.probabilities, self.support, mean, BLEND * gradient),
-            quantiles=((1 - BLEND) / count * gradient).unsqueeze(2).expand(-1, -1, count),
-        )
-
-    def _pull(
-        self, output: ModelOutput, parts: list[tuple[torch.Tensor, Component]], balance: torch.Tensor, retain: bool = False
-    ) -> tuple[torch.Tensor, ...]:
-        """The weights' gradients of the sum of share * component, and of the experts' balance where there are any."""
-        outputs: list[torch.Tensor] = [*output.heads, output.aux]
-        pulls: list[torch.Tensor | None] = [None, None, None]
-        for share, part in parts:
-            for i, pull in enumerate(part[1:]):
-                if pull is not None:
-                    before = pulls[i]
-                    pulls[i] = share * pull if before is None else torch.addcmul(before, share, pull)
-        given = [torch.zeros_like(out) if pull is None else pull.to(out.dtype) for out, pull in zip(outputs, pulls, strict=True)]
+    def _pull(self, output: ModelOutput, board: Board, balance: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The weights' gradients: of the losses, whose gradient at the outputs the board holds, and of the experts' balance, if any."""
+        outputs = [said_matrix(output.heads), output.aux]
+        given = [board.pull, board.pull_aux]
         if output.gate is not None:
             outputs.append(losses.balance(output.gate))
             given.append(balance)
-        return torch.autograd.grad(outputs, self.parameters, given, retain_graph=retain)
+        return torch.autograd.grad(outputs, self.parameters, [pull.to(out.dtype) for out, pull in zip(outputs, given, strict=True)])
 
-    def _look(self, batch: Batch, rows: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
-        """float32[]: 1 if everything is finite, else 0; the first time that it is not is remembered."""
-        bad = ~torch.isfinite(rows)
-        bad_names = torch.cat((bad.any(dim=1), ~torch.isfinite(norms)))
-        what = bad_names.int().argmax()  # the first of them
-        row = bad.index_select(0, what.clamp(max=len(bad) - 1).reshape(1))[0].int().argmax().reshape(1)
-        any_bad = bad_names.any()
-        first = any_bad & (self._fault.place[0] < 0)
-        sample = batch.sample
-        named = [part.index_select(0, row)[0].long() for part in (sample.slots, sample.episode, sample.step)]
-        found = Fault(
-            torch.stack([self.updates, what, row[0], *named]),
-            batch.observation.index_select(0, row)[0],
-            batch.next_observation.index_select(0, row)[0],
-            norms,
-        )
-        for kept, seen in zip(self._fault, found, strict=True):
-            kept.copy_(torch.where(first, seen, kept))
-        return (~any_bad).float()
+    def _look(self, sample: Sample, bad: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
+        """float32[]: 1 if everything is finite and always was, else 0; the first time that it is not is remembered."""
+        of_rows, row = bad.min(dim=0)
+        of_weights, weight = torch.isfinite(norms).int().min(dim=0)
+        rows_well = of_rows == k.NONE_BAD
+        well = rows_well & (of_weights > 0)
+        what = torch.where(rows_well, k.NONE_BAD + weight, of_rows)
+        at = row.reshape(1)
+        slot, generation = (part.index_select(0, at)[0].long() for part in (sample.slots, sample.generation))
+        unseen = self._fault[0] < 0
+        found = torch.stack((self.updates, what, slot, generation))
+        self._fault.copy_(torch.where(unseen & ~well, found, self._fault))
+        return (unseen & well).float()
 
-    def _stats(self, measured: Measured, shares: dict[str, torch.Tensor], controls: LearnControls, norm: torch.Tensor) -> LearnStats:
-        parts, gate = measured.components, measured.output.gate
-        none = torch.zeros((), device=self.device)
-        loss = {name: parts[name].loss if name in parts else none for name in ("c51", "iqn", "cql", "aux")}
-        norms = {name: _norm(parts[name]) if name in parts else none for name in loss}
-        total = sum((shares[name] * part.loss for name, part in parts.items()), none)
+    def _stats(self, output: ModelOutput, board: Board, shares: torch.Tensor, balance: torch.Tensor, norm: torch.Tensor) -> LearnStats:
+        rows = len(board.facts)
+        sums = board.facts.sum(dim=0)
+        by_branch = sums[: k.SQUARE_CQL].view(k.BRANCHES, k.PER_BRANCH)
+        total = by_branch.sum(dim=0)
+        lost = torch.stack((total[k.LOSS_C51], total[k.LOSS_IQN], total[k.LOSS_CQL], sums[k.LOSS_AUX]))
+        squares = (total[k.SQUARE_C51], total[k.SQUARE_IQN], sums[k.SQUARE_CQL : k.SQUARE_CQL + CHOICES].sum(), sums[k.SQUARE_AUX])
+        pulls = torch.stack(squares).sqrt()
+        loss, gate = (shares * lost).sum(), output.gate
+        uneven = torch.zeros_like(loss)
         of_experts: dict[str, Any] = {}
-        uneven = none
         if gate is not None:
             gate = gate.detach().float()
             uneven = losses.balance(gate)
             entropy = -(gate * gate.clamp(min=torch.finfo(gate.dtype).tiny).log()).sum(dim=1)
             of_experts = {"gate_mean": gate.mean(dim=0), "gate_entropy": entropy.mean()}
-        values = measured.targets.next_values
+            loss = loss + balance * uneven
         half = (self.support[-1] - self.support[0]) / 2
         if self.config.popart:
             half = half * losses.deviation(self.scale).pow(self.config.popart)
+        means = by_branch / rows
         return LearnStats(
             v_half=half.expand(len(BRANCH_SIZES)),
-            q_range=losses.value_range(values).mean(dim=0),
-            q_sigma=measured.sigma,
-            td_abs=measured.errors.mean(),
-            q_dir_abs=values[:, : BRANCH_SIZES[0]].abs().mean(),
-            loss=total + controls.balance * uneven,
-            loss_c51=loss["c51"],
-            loss_iqn=loss["iqn"],
-            loss_cql=loss["cql"],
-            loss_aux=loss["aux"],
+            q_range=means[:, k.RANGE],
+            q_sigma=means[:, k.SIGMA],
+            td_abs=means[:, k.ERROR].mean(),
+            q_dir_abs=sums[k.DIRECTION_SIZE] / rows,
+            loss=loss,
+            loss_c51=lost[0],
+            loss_iqn=lost[1],
+            loss_cql=lost[2],
+            loss_aux=lost[3],
             loss_balance=uneven,
             grad_norm=norm,
-            grad_c51=norms["c51"],
-            grad_iqn=norms["iqn"],
-            grad_cql=norms["cql"],
-            grad_aux=norms["aux"],
+            grad_c51=pulls[0],
+            grad_iqn=pulls[1],
+            grad_cql=pulls[2],
+            grad_aux=pulls[3],
             **of_experts,
         )
 
@@ -379,20 +283,3 @@ def learn(learner: Learner, memory: Memory, assemble: Assemble, history: History
     done = learner.update(batch, bus, controls)
     memory.update(sample, done.errors)
     return done.stats
-
-
-def _bellman(head: str, loss: torch.Tensor, gradient: torch.Tensor, columns: torch.Tensor, each: torch.Tensor) -> Component:
-    """A component of one head from its loss [B, 4] and gradient [B, 4, K]: mean over branches, rows weighted by each[B]."""
-    weight = each / loss.shape[1]
-    placed = losses.at_choices(gradient * weight[:, None, None], columns)
-    return Component((loss * weight.unsqueeze(1)).sum(), **{head: placed})
-
-
-def _norm(part: Component) -> torch.Tensor:
-    """float32[]: norm of a component's gradient at the network's outputs."""
-    return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(pull) for pull in part[1:] if pull is not None]))
-
-
-def _no_fault(weights: int, device: torch.device) -> Fault:
-    zeros: Callable[[int], torch.Tensor] = lambda n: torch.zeros(n, device=device)  # noqa: E731
-    return Fault(torch.full((6,), -1, dtype=torch.int64, device=device), zeros(128), zeros(128), zeros(weights))

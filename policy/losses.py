@@ -1,185 +1,126 @@
-"""What the learner minimises: pure functions of tensors, most of them giving a loss together with its gradient in closed form.
-
-The losses end at the network's outputs, so their gradients there are short formulas; autograd takes over below. Shapes: B rows, 13
-choices, 4 branches, A atoms, T quantiles. `columns` int64[B, 4] says which of the thirteen choices each branch means.
-"""
+"""What the learner minimises: both heads' losses with their gradient, the experts' balance, ranks and the scale of returns."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 
 from lob.errors import BadInput
-from policy.heads import BRANCH_FIRST, BRANCH_SIZES, CHOICES, taus
-from policy.launch import Launcher
-from policy.projection import project_rows
-
-BRANCHES = len(BRANCH_SIZES)
-
-KAPPA = 1.0
-"""Where the quantile loss turns from square to linear (seed F2; Dabney et al. 2018), in units of value."""
-
-SARSA_RATIO_LIMIT = 0.1
-"""Expected SARSA's greatest temperature over the state's value range: at a ratio of 1 the greedy policy went flat (measured)."""
+from policy import loss_kernels as k
+from policy.heads import CHOICES, HeadOutput
+from policy.launch import Launcher, in_order
+from policy.loss_kernels import SCALE_FLOOR
 
 TIE_THRESHOLD = 1e-5
 """Returns closer to zero than this count as zero where returns are ranked (seed H8): micro-rewards below it are noise."""
 
-SCALE_FLOOR = 1e-6
-"""Least divisor of labels and returns (seed F11): a batch of zeros must not divide by zero."""
+
+class Board(NamedTuple):
+    """What `policy.loss_kernels` reads and writes, for B rows of W columns: 13 choices of A logits and T quantiles each, and padding."""
+
+    online: torch.Tensor  # float32[B, W]: what the online network says of the next observation
+    lagged: torch.Tensor  # float32[B, W]: what the target network says of it
+    now: torch.Tensor  # float32[B, W]: what the online network says of the observation
+    action: torch.Tensor  # int32[B]
+    returns: torch.Tensor  # float32[B]
+    discount: torch.Tensor  # float32[B]
+    weights: torch.Tensor  # float32[B]: importance
+    label: torch.Tensor  # float32[B]
+    aux: torch.Tensor  # float32[B]
+    seen: torch.Tensor  # float32[B]: sum of the observation, which is finite if it is
+    next_seen: torch.Tensor  # float32[B]: of the next one
+    support: torch.Tensor  # float32[A]
+    dials: torch.Tensor  # float32[7]
+    values: torch.Tensor  # float32[B, 13]: blended, of the next observation
+    here: torch.Tensor  # float32[B, 13]: blended, of the observation
+    soft: torch.Tensor  # float32[B, 13 A]: C51's weights here, before their sum is divided out
+    top: torch.Tensor  # float32[B, 13]: greatest logit here
+    total: torch.Tensor  # float32[B, 13]: sum of the weights here
+    mean: torch.Tensor  # float32[B, 13]: C51's mean here
+    target: torch.Tensor  # float32[B, 4, A]
+    mass: torch.Tensor  # float32[B, 4]: sum of a target's probabilities
+    slope: torch.Tensor  # float32[B, 4, T]: gradient at the chosen choice's quantiles
+    pull: torch.Tensor  # float32[B, W]: the gradient at what the online network says of the observation
+    pull_aux: torch.Tensor  # float32[B]
+    errors: torch.Tensor  # float32[B]: mean over branches of |target - value|
+    facts: torch.Tensor  # float32[B, FACTS]: `loss_kernels` names the columns
+    bad: torch.Tensor  # int32[B]: place in `loss_kernels.LOOKED_AT` of the first thing that is not finite; its length if all is
 
 
-@lru_cache
-def _branch_of(device: torch.device) -> torch.Tensor:
-    """int64[13]: the branch of each choice."""
-    return torch.tensor([branch for branch, size in enumerate(BRANCH_SIZES) for _ in range(size)], device=device)
+class HeadLosses:
+    """The losses of `batch` rows of `columns` columns over float32[A] values, their buffers made once.
 
-
-def chosen_columns(action: torch.Tensor) -> torch.Tensor:
-    """int64[B, 4] of action codes int32[B] (direction * 27 + magnitude * 9 + order * 3 + urgency)."""
-    code = action.long()
-    codes = (code // 27, code // 9 % 3, code // 3 % 3, code % 3)
-    return torch.stack([first + part for first, part in zip(BRANCH_FIRST, codes, strict=True)], dim=1)
-
-
-def of_branches(values: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """[B, 4, K] of [B, 13, K] (or [B, 4] of [B, 13]): the values of the choices that `columns` names. No gradient flows through."""
-    if values.dim() == 2:
-        return values.gather(1, columns)
-    return values.gather(1, columns.unsqueeze(2).expand(-1, -1, values.shape[2]))
-
-
-def at_choices(values: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """[B, 13, K] with values[B, 4, K] at the choices that `columns` names and 0 elsewhere; elementwise, so that nothing is scattered."""
-    branch = _branch_of(values.device)
-    places = torch.arange(CHOICES, device=values.device)
-    named = (columns.index_select(1, branch) == places).unsqueeze(2)
-    return values.index_select(1, branch) * named
-
-
-def by_branch(values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Views [B, size, ...] of [B, 13, ...]."""
-    ends = (*BRANCH_FIRST, CHOICES)
-    return tuple(values[:, first:end] for first, end in pairwise(ends))
-
-
-def best_columns(values: torch.Tensor) -> torch.Tensor:
-    """int64[B, 4]: in each branch the choice of greatest value[B, 13]; of equal ones the first."""
-    parts = zip(BRANCH_FIRST, by_branch(values), strict=True)
-    return torch.stack([first + part.argmax(dim=1) for first, part in parts], dim=1)
-
-
-def value_range(values: torch.Tensor) -> torch.Tensor:
-    """[B, 4]: greatest less least value of each branch of [B, 13]."""
-    return torch.stack([part.amax(dim=1) - part.amin(dim=1) for part in by_branch(values)], dim=1)
-
-
-def sarsa_policy(values: torch.Tensor, ratio: torch.Tensor) -> torch.Tensor:
-    """[B, 13]: Boltzmann probabilities within each branch, at `ratio` (clamped to SARSA_RATIO_LIMIT) times the branch's value range.
-
-    At that limit the best choice's odds over the worst are e^10, whatever the values' scale. Equal values give a uniform branch.
-    """
-    parts = []
-    for part in by_branch(values):
-        best = part.amax(dim=1, keepdim=True)
-        tau = (best - part.amin(dim=1, keepdim=True)) * ratio.clamp(0.0, SARSA_RATIO_LIMIT)
-        parts.append(torch.softmax((part - best) / tau.clamp(min=torch.finfo(part.dtype).tiny), dim=1))
-    return torch.cat(parts, dim=1)
-
-
-def branch_mixture(values: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-    """[B, 4, K]: in each branch the sum over choices of shares[B, 13] * values[B, 13, K]."""
-    return torch.stack([part.sum(dim=1) for part in by_branch(values * shares.unsqueeze(2))], dim=1)
-
-
-def quantile_mixture(quantiles: torch.Tensor, shares: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """([B, 4, 13 T], [B, 4, 13 T]): each branch's mixture, by shares[B, 13], of its choices' quantiles [B, 13, T], as all thirteen choices'
-    quantiles and their weights, which are 0 in other branches and sum to 1 in each."""
-    batch, choices, count = quantiles.shape
-    branch = _branch_of(quantiles.device)
-    own = (branch == torch.arange(BRANCHES, device=quantiles.device).unsqueeze(1)) * shares.unsqueeze(1) / count  # [B, 4, 13]
-    every = quantiles.reshape(batch, 1, choices * count).expand(-1, BRANCHES, -1)
-    return every, own.unsqueeze(3).expand(-1, -1, -1, count).flatten(2)
-
-
-class Projection:
-    """C51's projection of `batch` rows of four branches onto `atoms` values from `low` to `high` (see `policy.projection`).
-
-    Buffers are made once and the result is one of them. Raises BadInput on a support of no width.
+    `quantiles` is T, `cql` the weight of CQL's loss, `sarsa` whether the target is expected SARSA's instead of the maximum. Raises BadInput
+    on a support of no width.
     """
 
-    def __init__(self, batch: int, atoms: int, low: float, high: float, device: torch.device) -> None:
-        if not (atoms >= 2 and low < high and high - low < float("inf")):
-            raise BadInput(f"a support of {atoms} atoms from {low} to {high} has no width: give two atoms at least and low < high")
-        zeros = lambda *shape: torch.zeros(shape, device=device)  # noqa: E731
-        self._given = zeros(batch * BRANCHES, atoms)
-        self._returns, self._discount = zeros(batch), zeros(batch)
-        self._out = zeros(batch * BRANCHES, atoms)
-        self._branches = torch.tensor([BRANCHES], device=device)
-        span = torch.tensor([low, high], dtype=torch.float64, device=device)
-        tensors = (self._branches, self._given, self._returns, self._discount, span, self._out)
+    def __init__(self, batch: int, columns: int, support: torch.Tensor, quantiles: int, cql: float, sarsa: bool) -> None:
+        atoms, device = len(support), support.device
+        if not (atoms >= 2 and bool(torch.isfinite(support).all()) and bool((support.diff() > 0).all())):
+            raise BadInput(f"a support of {atoms} atoms, {support.tolist()[:3]}..., has no width: give two values at least, ascending")
+
+        said, choices = (batch, columns), (batch, CHOICES)
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(Board._fields, (batch,))  # of what is one number a row
+        shapes |= {"online": said, "lagged": said, "now": said, "pull": said, "support": (atoms,), "dials": (k.DIALS,)}
+        shapes |= dict.fromkeys(("values", "here", "top", "total", "mean"), choices) | {"soft": (batch, CHOICES * atoms)}
+        shapes |= {"target": (batch, k.BRANCHES, atoms), "mass": (batch, k.BRANCHES), "slope": (batch, k.BRANCHES, quantiles)}
+        shapes |= {"facts": (batch, k.FACTS)}
+        whole = {"action": torch.int32, "bad": torch.int32}
+        self.board = Board(
+            **{name: torch.zeros(shape, dtype=whole.get(name, torch.float32), device=device) for name, shape in shapes.items()}
+        )
+        self.board.support.copy_(support)
+        self.board.dials[k.CQL_WEIGHT] = cql
+        self.sarsa = sarsa
         if device.type == "cuda":
-            from policy import projection_cuda as kernels
+            from policy import loss_cuda as c
 
-            self._run = Launcher(device).bind(kernels.project_rows, len(self._out), kernels.THREADS, *tensors)
+            launcher = Launcher(device)
+            work = ((c.think_all, CHOICES), (c.aim_all, k.BRANCHES), (c.turn_all, CHOICES + 1))
+            self._run = in_order([launcher.bind(kernel, batch * parts, c.THREADS, self.board) for kernel, parts in work])
         else:
-            arrays = [tensor.numpy() for tensor in tensors]
-            self._run = lambda: project_rows(*arrays)
+            arrays = Board(*(tensor.numpy() for tensor in self.board))
+            self._run = lambda: k.measure(arrays)
 
-    def __call__(self, probabilities: torch.Tensor, returns: torch.Tensor, discount: torch.Tensor) -> torch.Tensor:
-        """float32[B, 4, A] of probabilities [B, 4, A] whose value z becomes returns[B] + discount[B] * z, clipped to the support."""
-        self._given.copy_(probabilities.flatten(0, 1))
-        self._returns.copy_(returns)
-        self._discount.copy_(discount)
+    def set_dials(self, shares: tuple[torch.Tensor, ...], label_scale: torch.Tensor, sarsa_ratio: torch.Tensor) -> None:
+        """Shares of the gradient budget (c51, iqn, cql, aux), the divisor of labels, expected SARSA's temperature: float32[] each."""
+        ratio = sarsa_ratio.clamp(min=0) if self.sarsa else torch.full_like(sarsa_ratio, -1.0)
+        self.board.dials[: k.CQL_WEIGHT] = torch.stack((*shares, label_scale, ratio))
+
+    def __call__(
+        self,
+        online: torch.Tensor,
+        lagged: torch.Tensor,
+        now: torch.Tensor,
+        aux: torch.Tensor,
+        action: torch.Tensor,
+        returns: torch.Tensor,
+        discount: torch.Tensor,
+        weights: torch.Tensor,
+        label: torch.Tensor,
+        observation: torch.Tensor,
+        next_observation: torch.Tensor,
+    ) -> Board:
+        """Take in a batch and compute; the result is the one board, overwritten by the next call."""
+        torch.sum(observation, dim=1, out=self.board.seen)
+        torch.sum(next_observation, dim=1, out=self.board.next_seen)
+        given = (online, lagged, now, action, returns, discount, weights, label, aux)
+        for kept, tensor in zip(self.board, given, strict=False):
+            kept.copy_(tensor)
         self._run()
-        return self._out.view(probabilities.shape)
+        return self.board
 
 
-def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """C51's loss [B, 4] of logits [B, 4, A] against probabilities [B, 4, A], and its gradient [B, 4, A]: softmax * mass - target."""
-    log_p = torch.log_softmax(logits, dim=2)
-    return -(target * log_p).sum(dim=2), log_p.exp() * target.sum(dim=2, keepdim=True) - target
-
-
-def quantile_huber(quantiles: torch.Tensor, target: torch.Tensor, shares: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantile regression's loss [B, 4] of quantiles [B, 4, T] at the fractions `taus(T)`, and its gradient [B, 4, T].
-
-    Sum over fractions i, mean over targets j (of weights shares[B, 4, S], summing to 1, where given) of |tau_i - (u < 0)| * huber(u),
-    u = target_j - quantile_i (Dabney, Rowland, Bellemare, Munos 2018, equation 10). target [B, 4, S].
-    """
-    fractions = taus(quantiles.shape[2], quantiles.device.type).unsqueeze(1)
-    u = target.unsqueeze(2) - quantiles.unsqueeze(3)
-    slope = u.clamp(-KAPPA, KAPPA)
-    tilt = torch.where(u < 0, 1 - fractions, fractions) / KAPPA
-    if shares is None:
-        tilt = tilt / target.shape[2]
-    else:
-        tilt = tilt * shares.unsqueeze(2)
-    # huber(u) = c * (u - c / 2) with c = clip(u): u^2 / 2 within kappa, kappa (|u| - kappa / 2) beyond.
-    return (tilt * slope * (u - slope / 2)).sum(dim=(2, 3)), -(tilt * slope).sum(dim=3)
-
-
-def conservative(values: torch.Tensor, columns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """CQL's loss [B] of values [B, 13], mean over branches of logsumexp - chosen, and its gradient [B, 13] (Kumar et al. 2020, eq. 4)."""
-    parts = by_branch(values)
-    highest = torch.stack([torch.logsumexp(part, dim=1) for part in parts], dim=1)
-    shares = torch.cat([torch.softmax(part, dim=1) for part in parts], dim=1)
-    chosen = at_choices(torch.ones_like(highest).unsqueeze(2), columns).squeeze(2)
-    return (highest - of_branches(values, columns)).mean(dim=1), (shares - chosen) / BRANCHES
-
-
-def through_mean(probabilities: torch.Tensor, support: torch.Tensor, mean: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """[B, 13, A]: the gradient at logits of a gradient [B, 13] at their expected value: p * (z - E) * gradient."""
-    return probabilities * (support - mean.unsqueeze(2)) * gradient.unsqueeze(2)
-
-
-def auxiliary(prediction: torch.Tensor, label: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The next-bar head's loss [B], (prediction - label / scale)^2, and its gradient [B] (seed F10)."""
-    residual = prediction - label / scale.clamp(min=SCALE_FLOOR)
-    return residual.square(), 2 * residual
+def said_matrix(heads: HeadOutput) -> torch.Tensor:
+    """[B, W]: the one matrix that both heads are views of (`policy.model.say`), through which gradients flow. Raises BadInput."""
+    logits, quantiles = heads
+    matrix = logits._base
+    each = logits.shape[2] + quantiles.shape[2]
+    beside = quantiles.storage_offset() - logits.storage_offset() == logits.shape[2] and logits.storage_offset() == 0
+    if matrix is None or matrix.dim() != 2 or not beside or logits.stride() != (matrix.shape[1], each, 1) or quantiles._base is not matrix:
+        raise BadInput("the learner reads heads that are views of one matrix, each choice's logits followed by its quantiles")
+    return matrix
 
 
 def balance(gate: torch.Tensor) -> torch.Tensor:

@@ -9,11 +9,8 @@ from typing import NamedTuple
 
 import torch
 
-BETA_FIRST, BETA_SECOND = 0.9, 0.999
-"""Memory of the first and of the second moment: the values of Kingma and Ba (2015), which nothing here asks to change."""
-
-EPSILON = 1e-8
-"""Least divisor of a step (Kingma and Ba 2015)."""
+from policy import optimiser_kernels as k
+from policy.launch import Launcher
 
 CLIP_FLOOR = 1e-6
 """Added to a norm before dividing by it, as torch's clip_grad_norm_ does."""
@@ -32,27 +29,32 @@ def moments(like: torch.Tensor) -> Moments:
     return Moments(torch.zeros_like(like), torch.zeros_like(like), torch.zeros((), dtype=torch.int64, device=like.device))
 
 
-def clipped(gradient: torch.Tensor, norm: torch.Tensor, most: float) -> torch.Tensor:
-    """The gradient times min(1, most / norm), what is not finite in it 0."""
-    return torch.nan_to_num(gradient * (most / (norm + CLIP_FLOOR)).clamp(max=1), nan=0.0, posinf=0.0, neginf=0.0)
+class Optimiser:
+    """Steps of `weights` float32[n] along `gradient`, with `target` following them, all in place."""
 
+    def __init__(
+        self, weights: torch.Tensor, target: torch.Tensor, state: Moments, gradient: torch.Tensor, decay: float, clip_norm: float
+    ) -> None:
+        device = weights.device
+        self.state, self.clip_norm, self._decay = state, clip_norm, decay
+        self._betas = torch.tensor([k.BETA_FIRST, k.BETA_SECOND], dtype=torch.float64, device=device)
+        self._rates = torch.zeros(k.RATES, device=device)
+        flat = [tensor.detach() for tensor in (weights, target, state.first, state.second, gradient, self._rates)]
+        if device.type == "cuda":
+            from policy import optimiser_cuda as kernels
 
-def apply(weights: torch.Tensor, gradient: torch.Tensor, state: Moments, lr: torch.Tensor, decay: float, going: torch.Tensor) -> None:
-    """One step of AdamW (Loshchilov and Hutter 2019, algorithm 2), in place. `gradient` is finite; `lr` and `going` are float32[].
+            self._run = Launcher(device).bind(kernels.step_all, weights.numel(), kernels.THREADS, *flat)
+        else:
+            arrays = [tensor.numpy() for tensor in flat]
+            self._run = lambda: k.step_all(*arrays)
 
-    `going` is 1, or 0 for a step that must leave weights, moments and count exactly as they are.
-    """
-    count = (state.steps + 1).double()
-    state.first.lerp_(gradient, (1 - BETA_FIRST) * going)
-    state.second.lerp_(gradient.square(), (1 - BETA_SECOND) * going)
-    first_share = (1 - BETA_FIRST**count).float()
-    second_share = (1 - BETA_SECOND**count).float()
-    step = (state.first / first_share) / ((state.second / second_share).sqrt() + EPSILON)
-    rate = lr * going
-    weights.mul_(1 - rate * decay).sub_(step * rate)
-    state.steps.add_(going.long())
+    def step(self, norm: torch.Tensor, lr: torch.Tensor, polyak: torch.Tensor, going: torch.Tensor) -> None:
+        """One step: the gradient times min(1, clip_norm / norm), AdamW at `lr`, then target + polyak * (weights - target).
 
-
-def follow(target: torch.Tensor, weights: torch.Tensor, share: torch.Tensor) -> None:
-    """Polyak averaging, in place: target + share * (weights - target); a share of 0 leaves it whatever the weights are."""
-    target.copy_(torch.where(share > 0, torch.lerp(target, weights, share), target))
+        float32[] each. `going` is 1, or 0 for a step that must leave weights, target, moments and count exactly as they are.
+        """
+        clip = (self.clip_norm / (norm + CLIP_FLOOR)).clamp(max=1)
+        first, second = (1 - self._betas ** (self.state.steps + 1)).float()
+        torch.stack((clip, lr, 1 - lr * self._decay, first, second, polyak, going), out=self._rates)
+        self._run()
+        self.state.steps.add_(going.long())

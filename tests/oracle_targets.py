@@ -77,3 +77,24 @@ def losses_of(say, choice, atoms, values, support):
             regression += weight * abs(tau - (u < 0)) * (0.5 * u * u if abs(u) <= 1 else abs(u) - 0.5)
     wanted = 0.5 * sum(m * z for m, z in zip(atoms, support, strict=True)) + 0.5 * sum(v * w for v, w in values)
     return categorical, regression, abs(wanted - mean_of(say, choice, support))
+
+
+def columns_of(action):
+    """The choice of each branch of an action code."""
+    return [action // 27, 4 + action // 9 % 3, 7 + action // 3 % 3, 10 + action % 3]
+
+
+def conservative_of(say, branch, choice, support):
+    """CQL's loss of one branch: logsumexp of its blended values less the chosen one's."""
+    values = [mean_of(say, c, support) for c in range(FIRST[branch], FIRST[branch] + SIZES[branch])]
+    return math.log(sum(math.exp(v) for v in values)) - mean_of(say, choice, support)
+
+
+def row_loss(say, action, targets, support, shares):
+    """The weighted loss of a row, mean over branches; targets: (atoms, values) of each branch; shares: of c51, iqn, cql."""
+    total = 0.0
+    for branch, choice in enumerate(columns_of(action)):
+        categorical, regression, _ = losses_of(say, choice, *targets[branch], support)
+        parts = (categorical, regression, conservative_of(say, branch, choice, support))
+        total += sum(share * part for share, part in zip(shares, parts, strict=True)) / 4
+    return total

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from lob.errors import CheckFailed, ForeignCheckpoint
+from policy import loss_kernels as k
 from policy import losses, optimiser
 from policy.controls import learn_controls
 from policy.heads import HeadOutput
-from policy.learner import SAID_FIRST, LearnConfig, learn
+from policy.learner import LearnConfig, learn
 from tests import oracle_targets
 from tests.learners import LANE_BLOCK, SMALL, World, fill, make_learner, make_memory
 
@@ -36,6 +37,10 @@ def lane_of(added, lane, start):
     return [{n: d[n].item() for n in plain} | {"truncated": bool(d["ends"]), "lane": d["next_lane_row"]} for d in decisions]
 
 
+def shares_of(controls):
+    return controls.share_c51, controls.share_iqn, controls.share_cql, controls.share_aux
+
+
 @pytest.mark.parametrize("target", ["max", "sarsa"])
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_targets_losses_and_errors_for_every_ending_and_branch_are_the_hand_written_ones(n_step, target):
@@ -46,30 +51,25 @@ def test_targets_losses_and_errors_for_every_ending_and_branch_are_the_hand_writ
     controls = learn_controls(**CONTROLS, sarsa_ratio=0.08)
     sample = memory.sample(controls.gamma, controls.beta)
     batch = memory.observations(sample, world.assemble, world.history, 0)
-    measured = learner.measure(batch, world.bus, controls)
+    _, board = learner.measure(batch, world.bus, controls, shares_of(controls))
     support, kinds = learner.support.double().tolist(), set()
-    totals = np.zeros(2)
     for i, (slot, weight) in enumerate(zip(sample.slots.tolist(), sample.weights.tolist(), strict=True)):
         time, lane = slot // 4, slot % 4
         reward, discount, last = oracle_targets.window(lane_of(added, lane, time), n_step, GAMMA)
         kinds.add((last["terminated"], last["truncated"], int(sample.taken[i])))
         online, lagged = (say(model, world, last["next_row"], last["lane"]) for model in (learner.model, learner.target))
         here = say(learner.model, world, added[time]["row"][lane], added[time]["lane_row"][lane])
-        columns = losses.chosen_columns(added[time]["action"][lane : lane + 1])[0].tolist()
         errors = []
-        for branch in range(4):
+        for branch, column in enumerate(oracle_targets.columns_of(int(added[time]["action"][lane]))):
             ratio = None if target == "max" else float(controls.sarsa_ratio)
             atoms, values = oracle_targets.target_of(branch, reward, discount, online, lagged, support, ratio)
-            assert np.allclose(measured.targets.atoms[i, branch], atoms, atol=2e-5)
-            held = measured.targets.quantiles[i, branch].tolist()
-            shares = [1 / 5] * 5 if measured.targets.shares is None else measured.targets.shares[i, branch].tolist()
-            got = sorted((v, w) for v, w in zip(held, shares, strict=True) if w > 0)
-            assert np.allclose(got, sorted(values), atol=2e-5)
-            *both, error = oracle_targets.losses_of(here, columns[branch], atoms, values, support)
-            totals += np.array(both) * weight / (4 * 32)
+            assert np.allclose(board.target[i, branch], atoms, atol=2e-5)
+            categorical, regression, error = oracle_targets.losses_of(here, column, atoms, values, support)
+            facts = board.facts[i, branch * k.PER_BRANCH :].tolist()
+            wanted = [categorical * weight / 128, regression * weight / 128, error]
+            assert np.allclose([facts[k.LOSS_C51], facts[k.LOSS_IQN], facts[k.ERROR]], wanted, rtol=1e-3, atol=2e-5)
             errors.append(error)
-        assert float(measured.errors[i]) == pytest.approx(np.mean(errors), abs=2e-5)
-    assert np.allclose(totals, [float(measured.components[name].loss) for name in ("c51", "iqn")], rtol=1e-4)
+        assert float(board.errors[i]) == pytest.approx(np.mean(errors), abs=2e-5)
     assert {(t, e) for t, e, _ in kinds} == {(True, True), (False, True), (False, False)}
     assert {taken for *_, taken in kinds} == set(range(1, n_step + 1))
 
@@ -85,13 +85,15 @@ def test_the_bootstrap_is_cut_by_termination_alone(terminated, truncated):
     )  # fmt: skip
     controls = learn_controls(gamma=GAMMA)
     batch = memory.observations(memory.sample(controls.gamma, controls.beta), world.assemble, world.history, 0)
-    got = learner.targets(batch, batch.sample.returns, world.bus, controls)
+    _, board = learner.measure(batch, world.bus, controls, shares_of(controls))
     online, lagged = (say(model, world, 2, torch.ones(16)) for model in (learner.model, learner.target))
+    support = learner.support.double().tolist()
     for branch in range(4):
         discount = 0.0 if terminated else GAMMA
-        atoms, values = oracle_targets.target_of(branch, 0.25, discount, online, lagged, learner.support.double().tolist())
-        assert np.allclose(got.atoms[0, branch], atoms, atol=1e-5)
-        assert np.allclose(got.quantiles[0, branch], [v for v, _ in values], atol=1e-5)
+        atoms, values = oracle_targets.target_of(branch, 0.25, discount, online, lagged, support)
+        assert np.allclose(board.target[0, branch], atoms, atol=1e-5)
+        wanted = 0.5 * sum(m * z for m, z in zip(atoms, support, strict=True)) + 0.5 * sum(v * w for v, w in values)
+        assert float(board.facts[0, branch * k.PER_BRANCH + k.AIM]) == pytest.approx(wanted, abs=1e-5)
 
 
 def test_errors_of_branches_do_not_cancel():
@@ -101,32 +103,32 @@ def test_errors_of_branches_do_not_cancel():
     fill(memory, scale=0.05)  # small beside the differences of branches
     controls = learn_controls(**CONTROLS)
     batch = memory.observations(memory.sample(controls.gamma, controls.beta), world.assemble, world.history, 0)
-    measured = learner.measure(batch, world.bus, controls)
-    with torch.no_grad():
-        heads = learner.model(batch.observation, None, world.bus).heads
-        columns = losses.chosen_columns(batch.sample.action)
-        p = torch.softmax(losses.of_branches(heads.logits, columns), 2)
-        value = 0.5 * (p @ learner.support) + 0.5 * losses.of_branches(heads.quantiles, columns).mean(2)
-    signed = measured.targets.value - value
+    _, board = learner.measure(batch, world.bus, controls, shares_of(controls))
+    columns = torch.tensor([oracle_targets.columns_of(action) for action in batch.sample.action.tolist()])
+    aims = board.facts[:, : k.SQUARE_CQL].view(32, 4, k.PER_BRANCH)[:, :, k.AIM]
+    signed = aims - board.here.gather(1, columns)
     assert bool(((signed > 0).any(1) & (signed < 0).any(1)).any())
-    assert torch.allclose(measured.errors, signed.abs().mean(1), atol=1e-5)
-    assert bool((measured.errors >= signed.mean(1).abs() - 1e-6).all())
+    assert torch.allclose(board.errors, signed.abs().mean(1), atol=1e-5)
+    assert bool((board.errors > signed.mean(1).abs() + 1e-3).any())
 
 
 def naive_loss(learner, batch, world, controls, scale):
-    """The whole loss with torch operations that autograd differentiates; targets from the learner."""
+    """The whole loss with torch operations that autograd differentiates; targets from double Q, C51's as the learner left them."""
     with torch.no_grad():
-        targets = learner.targets(batch, batch.sample.returns, world.bus, controls)
+        online, lagged = (model(batch.next_observation, None, world.bus).heads for model in (learner.model, learner.target))
+        next_values = 0.5 * (torch.softmax(online.logits, 2) @ learner.support) + 0.5 * online.quantiles.mean(dim=2)
     out = learner.model(batch.observation, None, world.bus)
-    columns, rows = losses.chosen_columns(batch.sample.action), torch.arange(32)
+    rows, target = torch.arange(32), learner._losses.board.target
+    columns = torch.tensor([oracle_targets.columns_of(action) for action in batch.sample.action.tolist()])
     log_p = torch.log_softmax(out.heads.logits, dim=2)
     values = 0.5 * (log_p.exp() @ learner.support) + 0.5 * out.heads.quantiles.mean(dim=2)
     c51 = iqn = cql = torch.zeros(32)
     tau = torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9])
     for branch, (first, size) in enumerate(zip(oracle_targets.FIRST, oracle_targets.SIZES, strict=True)):
-        column = columns[:, branch]
-        c51 = c51 - (targets.atoms[:, branch] * log_p[rows, column]).sum(1) / 4
-        u = targets.quantiles[:, branch][:, None, :] - out.heads.quantiles[rows, column][:, :, None]
+        column, best = columns[:, branch], first + next_values[:, first : first + size].argmax(dim=1)
+        c51 = c51 - (target[:, branch] * log_p[rows, column]).sum(1) / 4
+        aimed = batch.sample.returns[:, None] + batch.sample.discount[:, None] * lagged.quantiles[rows, best]
+        u = aimed[:, None, :] - out.heads.quantiles[rows, column][:, :, None]
         huber = torch.nn.functional.huber_loss(u, torch.zeros_like(u), reduction="none")
         iqn = iqn + ((tau[:, None] - (u.detach() < 0).float()).abs() * huber).mean(2).sum(1) / 4
         cql = cql + (torch.logsumexp(values[:, first : first + size], 1) - values[rows, column]) / 4
@@ -189,13 +191,18 @@ def test_iqns_gradient_reaches_the_trunk_from_the_first_update_to_the_fiftieth()
 # The optimiser.
 
 
+def stepping(weights, decay=0.1, clip_norm=2.0):
+    """(optimiser, gradient buffer, target) of a flat buffer of weights."""
+    gradient, target = torch.zeros_like(weights), weights.clone()
+    return optimiser.Optimiser(weights, target, optimiser.moments(weights), gradient, decay, clip_norm), gradient, target
+
+
 def test_adamw_clipping_and_the_lagged_target_are_torchs():
     generator = torch.Generator().manual_seed(1)
     ours = torch.randn(50, generator=generator)
     theirs = torch.nn.Parameter(ours.clone())
     reference = torch.optim.AdamW([theirs], lr=1e-2, weight_decay=0.1)
-    state, one = optimiser.moments(ours), torch.tensor(1.0)
-    lagged = ours.clone()
+    made, given, lagged = stepping(ours)
     wanted = lagged.clone()
     for step in range(40):
         gradient = torch.randn(50, generator=generator) * 10 ** (step % 3 - 1)
@@ -204,36 +211,39 @@ def test_adamw_clipping_and_the_lagged_target_are_torchs():
         torch.nn.utils.clip_grad_norm_([theirs], 2.0)
         reference.param_groups[0]["lr"] = lr
         reference.step()
-        small = optimiser.clipped(gradient, gradient.norm(), 2.0)
-        optimiser.apply(ours, small, state, torch.tensor(lr), 0.1, one)
-        optimiser.follow(lagged, ours, torch.tensor(0.05))
+        given.copy_(gradient)
+        made.step(gradient.norm(), torch.tensor(lr), torch.tensor(0.05), torch.tensor(1.0))
         wanted = 0.95 * wanted + 0.05 * theirs.detach()
         assert torch.allclose(ours, theirs.detach(), atol=1e-6)
-    assert torch.allclose(lagged, wanted, atol=1e-6)
+    assert torch.allclose(lagged, wanted, atol=1e-6) and int(made.state.steps) == 40
 
 
-def test_a_step_that_does_not_go_leaves_everything_bit_for_bit():
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize("norm", [1.0, float("nan"), float("inf")])
+def test_a_step_that_does_not_go_leaves_everything_bit_for_bit(before, norm):
     weights = torch.randn(9, generator=torch.Generator().manual_seed(2))
-    for before in (0, 3):
-        state = optimiser.moments(weights)
-        for _ in range(before):
-            optimiser.apply(weights, torch.ones(9), state, torch.tensor(0.1), 0.1, torch.tensor(1.0))
-        kept = [tensor.clone() for tensor in (weights, *state)]
-        spoiled = optimiser.clipped(torch.full((9,), float("nan")), torch.tensor(float("nan")), 1.0)
-        optimiser.apply(weights, spoiled, state, torch.tensor(0.1), 0.1, torch.tensor(0.0))
-        assert all(torch.equal(a, b) for a, b in zip(kept, (weights, *state), strict=True))
+    made, gradient, target = stepping(weights)
+    lr = torch.tensor(0.1)
+    for _ in range(before):
+        gradient.fill_(1.0)
+        made.step(gradient.norm(), lr, lr, torch.tensor(1.0))
+    kept = [tensor.clone() for tensor in (weights, target, *made.state)]
+    gradient.fill_(float("nan"))
+    made.step(torch.tensor(norm), lr, lr, torch.tensor(0.0))
+    assert all(torch.equal(a, b) for a, b in zip(kept, (weights, target, *made.state), strict=True))
 
 
 # The guard.
 
+WHERE = {"heads.weight": "next value", "aux.bias": "auxiliary value"}
 
-def spoil(what, learner, batch, world):
+
+def spoil(what, learner, batch):
     """The batch with one thing not finite, at row 7 where it is of rows."""
-    sample = batch.sample
     if what == "return":
-        sample.returns[7] = float("inf")
+        batch.sample.returns[7] = float("inf")
     elif what == "label":
-        batch = batch._replace(label=batch.label.index_fill(0, torch.tensor([7]), float("nan")))
+        return batch._replace(label=batch.label.index_fill(0, torch.tensor([7]), float("nan")))
     elif what == "observation":
         batch.observation[7, 3] = float("nan")
     elif what == "next observation":
@@ -245,6 +255,11 @@ def spoil(what, learner, batch, world):
     return batch
 
 
+def same(ours, theirs):
+    """Whether tensors are equal bit for bit, NaN where NaN."""
+    return all(torch.equal(a.nan_to_num(7), b.nan_to_num(7)) for a, b in zip(ours, theirs, strict=True))
+
+
 @pytest.mark.parametrize("what", ["return", "label", "observation", "next observation", "target", "heads.weight", "aux.bias"])
 def test_the_first_thing_that_is_not_finite_stops_the_run_and_is_named(what, tmp_path):
     world, learner = World(), make_learner()
@@ -253,33 +268,26 @@ def test_the_first_thing_that_is_not_finite_stops_the_run_and_is_named(what, tmp
     controls = learn_controls(**CONTROLS)
     for _ in range(2):
         learn(learner, memory, world.assemble, world.history, world.bus, controls)
-    learner.check(tmp_path)
-    clean = learner.state_dict()
+    learner.check(tmp_path, memory)
     batch = memory.observations(memory.sample(controls.gamma, controls.beta), world.assemble, world.history, 0)
-    batch = spoil(what, learner, batch, world)
-    weights_before = [learner.model.flat.clone(), learner.target.flat.clone(), *(tensor.clone() for tensor in learner.moments)]
-    leaves = memory.leaves.clone()
+    clean = batch._replace(sample=type(batch.sample)(*(t.clone() for t in batch.sample)), observation=batch.observation.clone())
+    clean = clean._replace(next_observation=batch.next_observation.clone())
+    batch = spoil(what, learner, batch)
+    before = [tensor.clone() for tensor in (learner.model.flat, learner.target.flat, *learner.moments)]
     done = learner.update(batch, world.bus, controls)
     memory.update(batch.sample, done.errors)
-    after = [learner.model.flat, learner.target.flat, *learner.moments]
-    assert all(torch.equal(a, b) or bool((a.isnan() == b.isnan()).all()) for a, b in zip(weights_before, after, strict=True))
-    if what in SAID_FIRST and what != "target":
-        assert all(torch.equal(a, b) for a, b in zip(weights_before, after, strict=True))
-        row, sample = 7, batch.sample
-        slot = int(sample.slots[row])
-        place = f"update 2: {what} (lane {slot % 4}, episode {int(sample.episode[row])}, step {int(sample.step[row])}) is not finite"
-    else:
-        place = {"target": "update 2: target", "heads.weight": "update 2: value", "aux.bias": "update 2: auxiliary value"}[what]
-    learner.update(batch, world.bus, controls)  # a later one does not overwrite the first
+    learner.update(clean, world.bus, controls)  # nothing after it counts, however sound
+    assert same(before, (learner.model.flat, learner.target.flat, *learner.moments))
     with pytest.raises(CheckFailed) as caught:
-        learner.check(tmp_path / "dump")
-    message = str(caught.value)
-    assert message.startswith(place) and "\n" not in message and str(tmp_path / "dump" / "fault.pt") in message
+        learner.check(tmp_path / "dump", memory)
+    message, sample = str(caught.value), batch.sample
+    row = int(torch.load(tmp_path / "dump" / "fault.pt", weights_only=True)["fault"][2] == sample.slots[7]) * 7
+    place = f"lane {int(sample.slots[row]) % 4}, decided at step {int(sample.generation[row])}"
+    assert message.startswith(f"update 2: {WHERE.get(what, what)} ({place}) is not finite") and "\n" not in message
+    assert str(tmp_path / "dump" / "fault.pt") in message
     dump = torch.load(tmp_path / "dump" / "fault.pt", weights_only=True)
-    assert torch.equal(dump["fault.observation"].isnan(), batch.observation[int(dump["fault.place"][2])].isnan())
-    assert {"weights", "target", "moments.first"} <= set(dump) and set(clean) <= set(dump)
-    if what == "return":
-        assert float(memory.leaves.max()) < 2**38 and not torch.equal(leaves, memory.leaves)
+    assert {"weights", "target", "moments.first", "gradient"} <= set(dump)
+    assert torch.equal(dump["record"], memory.words[int(sample.slots[row])])
 
 
 def test_a_gradient_that_is_not_finite_is_named_by_its_weight(tmp_path):
@@ -293,7 +301,9 @@ def test_a_gradient_that_is_not_finite_is_named_by_its_weight(tmp_path):
     assert all(torch.equal(before[name], after[name]) for name in before if name != "updates")
     first = next(iter(learner.model.weights))
     with pytest.raises(CheckFailed, match=f"update 0: gradient of {first} is not finite"):
-        learner.check(tmp_path)
+        learner.check(tmp_path, memory)
+    learner.load_state_dict(before)
+    learner.check(tmp_path, memory)
 
 
 # State.

@@ -61,7 +61,7 @@ def test_fifty_captured_updates_equal_fifty_eager_ones_bit_for_bit(config, dtype
     ours, its = learner.state_dict(), twin.state_dict()
     assert all(torch.equal(ours[name], its[name]) for name in ours) and int(ours["updates"]) == 53
     assert torch.equal(memory.sums, other.sums) and int(other.drawn) == 53
-    learner.check(tmp_path)
+    learner.check(tmp_path, memory)
 
 
 def test_a_device_learns_what_the_cpu_learns():
@@ -75,13 +75,12 @@ def test_a_device_learns_what_the_cpu_learns():
     assert torch.isfinite(learner.model.flat).all()
 
 
-def test_the_projection_on_a_device_is_the_cpus():
-    from policy.losses import Projection
+def test_the_losses_on_a_device_are_the_cpus():
+    from tests.test_policy_losses import case
 
-    p = torch.softmax(torch.randn(1000, 4, 51, generator=torch.Generator().manual_seed(1)) * 3, 2)
-    returns, discount = torch.linspace(-14, 14, 1000), torch.linspace(0, 1, 1000)
-    results = []
+    boards = []
     for device in ("cpu", "cuda"):
-        projection = Projection(1000, 51, -10.0, 10.0, torch.device(device))
-        results.append(projection(*(tensor.to(device) for tensor in (p, returns, discount))).cpu())
-    assert torch.allclose(*results, atol=1e-6)
+        made, given = case(9, batch=1000, device=device)
+        boards.append(made(**{name: tensor.to(device) for name, tensor in given.items()}))
+    for name, ours, theirs in zip(boards[0]._fields, *boards, strict=True):
+        assert torch.allclose(ours.double(), theirs.double().cpu(), rtol=1e-3, atol=1e-6), name
