@@ -107,7 +107,7 @@ class Loop:
         trainer.run(steps)
         captured = trainer.log.fetch()
         stepped = time.perf_counter_ns()
-        trainer.learner.check(self.log.run_dir / "faults")
+        trainer.learner.check(self.log.run_dir / "faults", trainer.memory)
         rows = trainer.log.columns(captured)
         diag = rows["diag"]
         self.played += int(diag["lanes.played"].sum())
