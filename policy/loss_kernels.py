@@ -64,10 +64,11 @@ def exp32(x):
     vectorised: 2^k by its exponent bits, the rest by Taylor's series on +-ln 2 / 2."""
     if x < _LEAST:
         x = _LEAST
-    k = _f32(np.floor(x * _LOG2_E + _HALF))
+    power = np.int32(x * _LOG2_E - _HALF)  # cut towards zero: the nearest whole number to what is not above zero
+    k = _f32(power)
     f = (x - k * _LN_2_HIGH) - k * _LN_2_LOW
     series = _ONE + f * (_ONE + f * (_C2 + f * (_C3 + f * (_C4 + f * (_C5 + f * _C6)))))
-    return np.int32((np.int32(k) + np.int32(127)) << np.int32(23)).view(np.float32) * series
+    return np.int32((power + np.int32(127)) << np.int32(23)).view(np.float32) * series
 
 
 @scalar
