@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-deep lint types bench clean
+.PHONY: setup demo test test-deep prove lint types bench clean
 
 setup: $(READY)
 
@@ -17,10 +17,14 @@ demo: setup
 	$(BIN)/python examples/demo.py
 
 test: setup
-	$(BIN)/python -m pytest -m "not deep and not cuda"
+	$(BIN)/python -m pytest -m "not deep and not prove and not cuda"
 
 test-deep: setup
-	$(BIN)/python -m pytest -m "not cuda"
+	$(BIN)/python -m pytest -m "not prove and not cuda"
+
+# The acceptance of training: five seeds, with and without an edge. Half an hour on two cores.
+prove: setup
+	$(BIN)/python -m pytest -s -m prove
 
 lint: setup
 	$(BIN)/ruff check .
