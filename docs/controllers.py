@@ -4,10 +4,12 @@ the page to them."""
 from pathlib import Path
 
 from lob.layout import BUS_SLOTS
-from policy import bands, rewards
+from policy import bands
 from policy.diag_columns import REWARD_TERMS
 from policy.explore import EPSILON_FLOOR, PASSIVE_CEILING
-from policy.health import PARTS, ControlConfig, responses
+from policy.health import ControlConfig, responses
+from policy.health_kernels import PARTS
+from policy.lane_kernels import WHITEN_WEIGHT
 from policy.rewards import RewardConfig
 from policy.signals import FAST, IN_USE, LABEL_SCALE_WEIGHT, SLOTS, SLOW
 
@@ -24,8 +26,9 @@ control are computed from them; selection and learning read their controls as vi
 counts of picks are all that controllers remember: a checkpoint that holds them resumes as if never stopped. Slots without a use are named
 `unused_NNN` and are 0. The network sees asinh of the whole bus. `diag` has a column `signal.<name>` for every slot in use.
 
-A training step calls, in this order: `select` (reads the controls), the environment, `reward_chain`, the learner (`observe_labels` before
-its forward pass, `observe_update` after it), `observe_step`, `update_controls`. Nothing of it looks at the host.
+A training step calls, in this order: `select` (reads the controls), the environment, `LanePass` (rewards, and what is counted of the
+lanes), `Controllers.observe_step`, the learner (`observe_labels` before its forward pass), `observe_update`, `update`. Nothing of it looks
+at the host. `spectral_gap` alone is measured once a block of the log (`observe_features`).
 
 An **EMA** moves by `w * (value - slot)`, and by `1 / (n + 1)` of it for the n-th value while that is more: a plain mean at first, so that
 no invented start can bias it. A value that is not finite, or a share of nothing, moves nothing. w is {FAST:g} ({SLOW:g} for
@@ -128,7 +131,7 @@ direction's never below {PASSIVE_CEILING:g} of `passive_pressure`, so that a pol
 
 Four tensors, none computed in place of another: **raw** is the exact change of equity in micro-dollars; **shaped** is raw in dollars plus
 the weighted terms; **scaled** is shaped over the account's `reward_scale_usd_micros`; **whitened**, which replay stores, is scaled over
-the root mean square of the scaled rewards of lanes that held a position (all so far, then an EMA of {rewards.WHITEN_WEIGHT:g}; squares are
+the root mean square of the scaled rewards of lanes that held a position (all so far, then an EMA of {WHITEN_WEIGHT:g}; squares are
 summed as whole multiples of 2^-24, so that no order of lanes matters). No dollar of the log comes from any but the first. Terms are
 about 1 for a full position; a weight is what a unit is worth in scaled reward. Each term is computed, and its sum logged
 (`reward.<term>_ppm_sum`), at any weight.

@@ -27,11 +27,7 @@ class ControlState(NamedTuple):
     picks: torch.Tensor  # int64[13]: how often each choice was picked
 
 
-STEPS, UPDATES = range(2)
-"""Places of `ControlState.clock`."""
-
-
-def control_state(device: str = "cpu") -> ControlState:
+def control_state(device: str | torch.device = "cpu") -> ControlState:
     """A bus at its reset values, clocks and counts at 0."""
     resets = torch.tensor([slot.reset for slot in SLOTS], dtype=torch.float32, device=device)
     return ControlState(resets, *(torch.zeros(size, dtype=torch.int64, device=device) for size in (2, CHOICES)))
@@ -68,10 +64,9 @@ def label_scale(bus: torch.Tensor) -> torch.Tensor:
 def observe_labels(bus: torch.Tensor, label: torch.Tensor, valid: torch.Tensor) -> None:
     """Move the label scale to a batch's mean absolute label, in place: before the loss that divides by it, and outside any forward pass.
 
-    `label` float32[batch], `valid` bool[batch]: the rest is not looked at; a batch without a valid finite label changes nothing.
+    `label` float32[batch], `valid` bool[batch]: the rest is not looked at. A batch without a valid label, or with one that is not finite,
+    changes nothing.
     """
-    counted = valid & torch.isfinite(label)
-    size = torch.where(counted, label.abs(), 0.0)
     scale = bus[INDEX["aux_label_scale"]]
-    mean = torch.where(counted.any(), size.sum() / counted.sum().clamp(min=1), scale)
-    scale.lerp_(mean, LABEL_SCALE_WEIGHT)
+    mean = torch.where(valid, label.abs(), 0.0).sum() / valid.sum()
+    scale.lerp_(torch.where(torch.isfinite(mean), mean, scale), LABEL_SCALE_WEIGHT)

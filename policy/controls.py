@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from policy.explore import TAU_FLOOR
 from policy.heads import BRANCH_SIZES, CHOICES
 
 
@@ -32,10 +33,6 @@ class LearnControls(NamedTuple):
     share_aux: torch.Tensor
     balance: torch.Tensor  # weight of the experts' load-balance loss
     beta: torch.Tensor  # exponent of the importance weights
-
-
-TAU_FLOOR = 0.01
-"""Least Boltzmann temperature (seed E8): well below a range of values that means anything, and not zero, for it divides."""
 
 
 def select_controls(device: str = "cpu", epsilon: float = 0.0, conviction_scale: float = 1.0) -> SelectControls:

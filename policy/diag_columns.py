@@ -35,7 +35,6 @@ LEARN_FIGURES = {
     "grad_iqn": "norm of IQN's gradient, before its share",
     "grad_cql": "norm of CQL's gradient, before its share",
     "grad_aux": "norm of the auxiliary head's gradient, before its share",
-    "spectral_gap": "1 - second over first eigenvalue of the features' covariance",
 }
 """Figures of an update that have a column of their own, by their names in `policy.health.LearnStats`."""
 
@@ -67,17 +66,18 @@ SELECTION = (
         "select.kelly_above_floor", "lanes that played and whose Kelly fraction stood above its floor, max(conviction, 0.5 + 0.5 health)"
     ),
 )
-REWARDS = tuple(_sum(f"reward.{name}", doc) for name, doc in REWARD_TERMS.items()) + (
+REWARDS = (
+    *(_sum(f"reward.{name}", doc) for name, doc in REWARD_TERMS.items()),
     _sum("reward.scaled", "shaped reward over the reward scale"),
-    _sum("reward.whitened", "scaled reward, whitened"),
 )
+UNIT = (Column("reward.unit", "float64", "1", "what scaled rewards were divided by to be whitened", nullable=True),)
 UPDATES = (_count("learn.updates", "updates of the learner so far"),)
 LEARN = tuple(Column(f"learn.{name}", "float64", "1", f"last update: {doc}", nullable=True) for name, doc in LEARN_FIGURES.items())
 SIGNALS = tuple(Column(f"signal.{SLOTS[i].name}", "float64", "1", f"bus slot {i}: {SLOTS[i].holds}", nullable=True) for i in IN_USE)
 
 INTEGERS = GATE_INPUTS + VALUES + SELECTION + REWARDS + UPDATES
 """Those of `policy.diag_values.pack_integers`, in its order."""
-FLOATS = LEARN + SIGNALS
+FLOATS = UNIT + LEARN + SIGNALS
 """Those of `policy.diag_values.pack_floats`, in its order."""
 COLUMNS = INTEGERS + FLOATS
 """The policy's whole part of a training run's `diag`."""

@@ -1,4 +1,5 @@
-"""How much training explores: tensor functions of counters on the device, so that a captured graph follows them.
+"""How much training explores: scalar functions of counters, which the controllers' kernels run on the device, so that a captured graph
+follows them.
 
 Nothing here is read in evaluation or replay (`select` with `explore` False).
 """
@@ -8,11 +9,12 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from policy.controls import TAU_FLOOR
-from policy.heads import BRANCH_SIZES
+from lob.jit import scalar
+
+TAU_FLOOR = 0.01
+"""Least Boltzmann temperature (seed E8): well below a range of values that means anything, and not zero, for it divides."""
 
 EPSILON_FLOOR = 0.02
 """Least epsilon of every branch while training: half a percent for each direction, so that none is ever wholly unseen (seed E10)."""
@@ -49,38 +51,34 @@ class SelectConfig(BaseModel):
     """Least Boltzmann temperature of every branch, in units of value."""
 
 
-def scheduled_epsilon(config: SelectConfig, step: torch.Tensor) -> torch.Tensor:
-    """float32, of the shape of `step` (int64, decisions since the start): half a cosine from start to end, then the end (seed E11)."""
-    share = (step.float() / config.epsilon_steps).clamp(max=1.0)
-    return config.epsilon_end + (config.epsilon_start - config.epsilon_end) * 0.5 * (1 + torch.cos(math.pi * share))
+@scalar
+def scheduled_epsilon(start, end, steps, step):
+    """Epsilon at `step`: half a cosine from start to end over `steps` decisions, then the end (seed E11)."""
+    share = min(step / steps, 1.0)
+    return end + (start - end) * 0.5 * (1.0 + math.cos(math.pi * share))
 
 
-def passive_pressure(attempt_rate: torch.Tensor, target_rate: torch.Tensor) -> torch.Tensor:
-    """float32[] in 0..1: clamp(1 - rate / max(target, 1e-4)): 1 for a policy that never goes in, 0 for one that does at the target's rate.
+@scalar
+def passive_pressure(attempt_rate, target_rate):
+    """In 0..1: clip(1 - rate / max(target, 1e-4)): 1 for a policy that never goes in, 0 for one that does at the target's rate.
 
     `attempt_rate` (bus slot 71) is the moving average of the share of flat lanes that go long or short, `target_rate` (72) what it was when
     it was frozen, and 0 before: then any rate from 1e-4 on is enough. Seed rows E9, I10.
     """
-    return (1 - attempt_rate / target_rate.clamp(min=TARGET_FLOOR)).clamp(0, 1)
+    return min(max(1.0 - attempt_rate / max(target_rate, TARGET_FLOOR), 0.0), 1.0)
 
 
-def branch_epsilon(config: SelectConfig, step: torch.Tensor, attempt_rate: torch.Tensor, target_rate: torch.Tensor) -> torch.Tensor:
-    """float32[4]: per branch the schedule, no less than `EPSILON_FLOOR`, and on the direction no less than half the passive pressure.
+@scalar
+def branch_epsilon(branch, scheduled, pressure):
+    """A branch's epsilon: the schedule, no less than `EPSILON_FLOOR`, and on the direction (0) no less than half the passive pressure.
 
-    `step` is int64[1], the rates are float32[]. No deadlock: a policy that stopped trading is pushed until it trades again.
+    No deadlock: a policy that stopped trading is pushed until it trades again.
     """
-    scheduled = scheduled_epsilon(config, step).clamp(min=EPSILON_FLOOR)
-    direction = torch.maximum(scheduled, PASSIVE_CEILING * passive_pressure(attempt_rate, target_rate))
-    return torch.cat([direction, scheduled.expand(len(BRANCH_SIZES) - 1)])
+    least = max(scheduled, EPSILON_FLOOR)
+    return max(least, PASSIVE_CEILING * pressure) if branch == 0 else least
 
 
-def count_bonus(coefficient: float, counts: torch.Tensor) -> torch.Tensor:
-    """float32[13]: coefficient / sqrt(1 + picks of the choice so far), counts int64[13] (seed E25). All zero for a coefficient of 0."""
-    return coefficient / (1 + counts).float().sqrt()
-
-
-def count_picks(counts: torch.Tensor, codes: torch.Tensor, decided: torch.Tensor) -> None:
-    """Add a step's picks to int64[13] `counts`, in place: codes int64[lanes, 4] of the lanes where `decided` bool[lanes] is true."""
-    for branch, of_branch in enumerate(counts.split(BRANCH_SIZES)):
-        choices = torch.arange(BRANCH_SIZES[branch], device=codes.device)
-        of_branch += ((codes[:, branch : branch + 1] == choices) & decided.unsqueeze(1)).sum(dim=0)
+@scalar
+def count_bonus(coefficient, picks):
+    """coefficient / sqrt(1 + picks of the choice so far) (seed E25). 0 for a coefficient of 0."""
+    return coefficient / math.sqrt(1.0 + picks)

@@ -29,7 +29,7 @@ MADE_ANEW = {
 
 
 def reset_for_fold(*states: Any) -> None:
-    """Put each back in place. Raises TypeError for one that no reset is declared for. `policy.health.update_controls` has to follow: the
+    """Put each back in place. Raises TypeError for one that no reset is declared for. `Controllers.update` has to follow: the
     controls of a bus that was put back are not yet those of its config."""
     for state in states:
         if type(state) not in RESETS:

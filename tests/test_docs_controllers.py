@@ -3,7 +3,8 @@
 from docs.controllers import PAGE, page
 from policy.bands import BANDS
 from policy.diag_columns import REWARD_TERMS
-from policy.health import PARTS, ControlConfig
+from policy.health import ControlConfig
+from policy.health_kernels import PARTS
 from policy.rewards import RewardConfig
 from policy.signals import IN_USE, SLOTS
 

@@ -119,7 +119,9 @@ def test_labels_that_are_invalid_or_not_finite_do_not_move_the_scale():
     bus = control_state().bus
     observe_labels(bus, torch.tensor([float("nan"), float("inf"), 5.0]), torch.tensor([True, True, False]))
     assert bus[INDEX["aux_label_scale"]].item() == 1.0
-    observe_labels(bus, torch.tensor([float("nan"), 3.0, 5.0]), torch.tensor([True, True, False]))
+    observe_labels(bus, torch.tensor([3.0, 3.0, 5.0]), torch.tensor([False, False, False]))
+    assert bus[INDEX["aux_label_scale"]].item() == 1.0
+    observe_labels(bus, torch.tensor([float("nan"), 3.0, 5.0]), torch.tensor([False, True, False]))
     assert bus[INDEX["aux_label_scale"]].item() == pytest.approx(1.0 + 0.05 * 2)
 
 

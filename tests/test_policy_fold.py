@@ -11,7 +11,7 @@ from policy.bands import MetricBandsRegistry
 from policy.bus import control_state
 from policy.explore import SelectConfig
 from policy.fold import MADE_ANEW, RESETS, reset_for_fold
-from policy.health import ControlConfig, controllers, start, update_controls
+from policy.health import ControlConfig, Controllers
 from policy.rewards import reward_state
 
 POLICY = Path(__file__).resolve().parent.parent / "policy"
@@ -71,13 +71,12 @@ def test_a_reset_leaves_every_part_of_every_state_as_in_a_new_one():
 
 
 def test_controls_after_a_reset_are_those_of_a_first_start():
-    controls = controllers(ControlConfig(), SelectConfig())
-    state = start(controls)
-    first = state.bus.clone()
-    disturb(state)
-    reset_for_fold(state)
-    update_controls(state, controls)
-    assert torch.equal(state.bus, first)
+    controls = Controllers(ControlConfig(), SelectConfig())
+    first = controls.state.bus.clone()
+    disturb(controls.state)
+    reset_for_fold(controls.state)
+    controls.update()
+    assert torch.equal(controls.state.bus, first)
 
 
 def test_a_state_without_a_declared_reset_is_refused_by_name():

@@ -8,25 +8,32 @@ import pytest
 import torch
 
 from lob.layout import OFFSET, STATE_DIM
-from policy.rewards import (
-    CHURN_DECISIONS,
-    TERMS,
-    RewardConfig,
-    Step,
-    potential,
-    remember,
-    reset_rewards,
-    reward_chain,
-    reward_state,
-    reward_terms,
-    undo,
-    weights_of,
-)  # fmt: skip
+from lob.picks import Picks
+from policy.bus import control_state
+from policy.diag_columns import REWARD_TERMS
+from policy.lane_kernels import CHURN_DECISIONS, EXPOSED_LANES, LOGGED, SCALED_SUM, TERM_SUMS
+from policy.lane_pass import LanePass, Step
+from policy.rewards import RewardConfig, reset_rewards, reward_state
+from policy.select import Chosen
+from policy.signals import INDEX
 
 SCALE = 1_000_000_000
 """A thousand dollars, in micro-dollars."""
-GAMMA = torch.tensor(0.9)
-RAW = undo()
+GAMMA = 0.9
+TERMS = tuple(REWARD_TERMS)
+
+
+def lane_pass(lanes, config=None, scale=SCALE, mean=None, std=None, combine=None):
+    bus = control_state().bus
+    bus[INDEX["gamma"]] = GAMMA
+    return LanePass(lanes, config or RewardConfig(), scale, bus, mean, std, combine)
+
+
+def unpicked(lanes):
+    """Picks and a choice of which only the range of values matters here."""
+    whole = torch.zeros(lanes, dtype=torch.int32)
+    nothing, no = torch.zeros(lanes), torch.zeros(lanes, dtype=torch.bool)
+    return Picks(whole, whole, whole, whole), Chosen(whole, nothing, nothing, nothing, nothing, no, nothing, nothing, whole.long())
 
 
 def rows(**slots):
@@ -41,26 +48,25 @@ def rows(**slots):
 
 
 def step(before, after, raw=None, decided=None, terminated=None, ends=None, q_range=None):
+    """A step, and the range of values that it was decided on."""
     lanes = len(before)
     flags = lambda values, default: torch.full((lanes,), default) if values is None else torch.tensor(values)  # noqa: E731
-    return Step(
-        torch.zeros(lanes, dtype=torch.int64) if raw is None else torch.tensor(raw, dtype=torch.int64),
-        before,
-        after,
-        flags(decided, True),
-        flags(terminated, False),
-        flags(ends, False),
-        torch.zeros(lanes) if q_range is None else torch.tensor(q_range),
-    )
+    raws = torch.zeros(lanes, dtype=torch.int64) if raw is None else torch.tensor(raw, dtype=torch.int64)
+    ranges = torch.zeros(lanes) if q_range is None else torch.tensor(q_range)
+    return Step(raws, before, after, flags(decided, True), flags(terminated, False), flags(ends, False)), ranges
 
 
-def terms_of(given, state=None, gamma=GAMMA, scale=SCALE, raw_of=RAW):
-    state = state or reward_state(len(given.raw))
-    return dict(zip(TERMS, reward_terms(given, gamma, scale, state, raw_of), strict=True))
+def taken(given, of=None):
+    """The rewards of a step in copies, and the pass that made them."""
+    moved, q_range = given
+    of = of or lane_pass(len(moved.raw))
+    picks, chosen = unpicked(len(moved.raw))
+    found = of(moved, picks, chosen._replace(q_range=q_range))
+    return type(found)(*(part.clone() for part in found)), of
 
 
-def chain(given, config, state=None, gamma=GAMMA):
-    return reward_chain(given, config, weights_of(config), gamma, SCALE, state or reward_state(len(given.raw)), RAW)
+def terms_of(given, of=None):
+    return dict(zip(TERMS, taken(given, of)[0].terms, strict=True))
 
 
 def walk(lanes, steps, seed):
@@ -76,7 +82,7 @@ def walk(lanes, steps, seed):
     for before, after in itertools.pairwise(seen):
         raw = torch.randint(-50_000_000, 50_000_000, (lanes,), generator=draw)
         flags = [torch.rand(lanes, generator=draw) < share for share in (0.9, 0.02, 0.05)]
-        yield Step(raw, before, after, flags[0], flags[1], flags[1] | flags[2], torch.rand(lanes, generator=draw))
+        yield Step(raw, before, after, flags[0], flags[1], flags[1] | flags[2]), torch.rand(lanes, generator=draw)
 
 
 def test_the_micro_reward_is_the_position_times_the_intervals_move_over_the_range_less_half_the_spread_traded():
@@ -89,10 +95,10 @@ def test_terms_read_raw_features_under_any_normalisation():
     mean, std = torch.randn(STATE_DIM, dtype=torch.float64), torch.rand(STATE_DIM, dtype=torch.float64) + 0.5
     for name in ("position_fraction", "position_sign", "unrealized_ticks_per_lot", "imbalance_10"):
         mean[OFFSET[name]], std[OFFSET[name]] = 0, 1
-    (given,) = walk(16, 1, seed=3)
+    ((moved, q_range),) = walk(16, 1, seed=3)
     normal = lambda rows: ((rows.double() - mean) / std).float()  # noqa: E731
-    same = given._replace(observation=normal(given.observation), next_observation=normal(given.next_observation))
-    found, wanted = terms_of(same, raw_of=undo(mean, std)), terms_of(given)
+    same = moved._replace(observation=normal(moved.observation), next_observation=normal(moved.next_observation))
+    found, wanted = terms_of((same, q_range), lane_pass(16, mean=mean, std=std)), terms_of((moved, q_range))
     for name in TERMS:
         assert torch.allclose(found[name], wanted[name], atol=1e-5), name
 
@@ -112,56 +118,52 @@ def test_idleness_costs_the_policys_own_predicted_edge_and_only_while_flat():
 
 
 def test_a_reversal_costs_the_more_the_sooner_it_comes_also_through_flat():
-    state = reward_state(1)
-    costs = []
+    of, costs, last = lane_pass(1), [], 0.0
     for position in [0.0, 1.0, -1.0, -1.0, 0.0, 1.0, *[1.0] * 9, -1.0]:
-        given = step(rows(position_fraction=[state.direction.item() if position else 0.0]), rows(position_fraction=[position]))
-        costs.append(terms_of(given, state)["churn"].item())
-        remember(given, SCALE, state)
+        costs.append(terms_of(step(rows(position_fraction=[last]), rows(position_fraction=[position])), of)["churn"].item())
+        last = position
     cost = lambda held: -CHURN_DECISIONS / (CHURN_DECISIONS + held)  # noqa: E731
     assert costs == pytest.approx([0, 0, cost(1), 0, 0, cost(2), *[0] * 9, cost(10)])
 
 
 def test_the_hold_bonus_is_the_share_kept_of_the_best_open_profit_and_comes_at_the_close_alone():
     path = [(0, 0.0), (1.0, 0.25), (1.0, 1.0), (1.0, 0.5), (0, 0.0), (-1.0, -0.25), (1.0, 0.125), (1.0, 0.125), (0, 0.0)]
-    state, bonus = reward_state(1), []
+    of, bonus = lane_pass(1), []
     for (was, profit), (position, later) in itertools.pairwise(path):
         before = rows(position_fraction=[was], unrealized_ticks_per_lot=[profit])
         given = step(before, rows(position_fraction=[position], unrealized_ticks_per_lot=[later]))
-        bonus.append(terms_of(given, state)["hold"].item())
-        remember(given, SCALE, state)
+        bonus.append(terms_of(given, of)["hold"].item())
     assert bonus == [0, 0, 0, 0.5, 0, -1.0, 0, 1.0]
 
 
 def test_the_differential_sharpe_ratio_is_the_derivative_of_the_ratio_by_its_decay():
     """D = d(A / sqrt(B - A^2)) / d(eta) at eta = 0, by a central difference in double precision."""
-    draw, state = random.Random(5), reward_state(1)
+    draw, of = random.Random(5), lane_pass(1)
     flat = rows(position_fraction=[0.0])
     a, b = 0.0, 1.0
     for _ in range(50):
         raw = draw.randrange(-900_000_000, 900_000_000)
         r = raw / SCALE
         ratio = lambda eta, a=a, b=b, r=r: (a + eta * (r - a)) / math.sqrt(b + eta * (r * r - b) - (a + eta * (r - a)) ** 2)  # noqa: E731
-        given = step(flat, flat, raw=[raw])
-        assert terms_of(given, state)["sharpe"].item() == pytest.approx((ratio(1e-6) - ratio(-1e-6)) / 2e-6, rel=1e-3, abs=1e-4)
-        remember(given, SCALE, state)
+        found = terms_of(step(flat, flat, raw=[raw]), of)["sharpe"].item()
+        assert found == pytest.approx((ratio(1e-6) - ratio(-1e-6)) / 2e-6, rel=1e-3, abs=1e-4)
         a, b = a + 0.01 * (r - a), b + 0.01 * (r * r - b)
-    assert state.mean.item() == pytest.approx(a, abs=1e-6) and state.square.item() == pytest.approx(b, rel=1e-5)
+    assert of.state.mean.item() == pytest.approx(a, abs=1e-6) and of.state.square.item() == pytest.approx(b, rel=1e-5)
 
 
 def test_a_lane_that_never_earns_has_a_finite_sharpe_term_for_ever():
-    state, flat = reward_state(1), rows(position_fraction=[0.0])
+    of, flat = lane_pass(1), rows(position_fraction=[0.0])
     for _ in range(2_000):
-        remember(step(flat, flat), SCALE, state)
+        taken(step(flat, flat), of)
     for raw in (0, 1, 10**12, -(10**12)):
-        assert abs(terms_of(step(flat, flat, raw=[raw]), state)["sharpe"].item()) <= 10.0
+        assert abs(terms_of(step(flat, flat, raw=[raw]), of)["sharpe"].item()) <= 10.0
 
 
 def test_with_every_weight_at_zero_shaped_is_raw_in_dollars_and_scaled_is_raw_over_the_scale():
-    state, config = reward_state(32), RewardConfig(whitening=0)
+    of = lane_pass(32, RewardConfig(whitening=0))
     for given in walk(32, 20, seed=1):
-        found = chain(given, config, state)
-        raw = torch.where(given.decided, given.raw, 0)
+        found, _ = taken(given, of)
+        raw = torch.where(given[0].decided, given[0].raw, 0)
         assert torch.equal(found.raw, raw)
         assert torch.equal(found.shaped, (raw.double() / 1e6).float())
         assert torch.equal(found.scaled, (raw.double() / SCALE).float())
@@ -169,32 +171,31 @@ def test_with_every_weight_at_zero_shaped_is_raw_in_dollars_and_scaled_is_raw_ov
 
 
 def test_the_four_tensors_of_the_chain_share_no_memory_and_leave_the_inputs_alone():
-    config = RewardConfig(**dict.fromkeys(TERMS, 0.3))
-    (given,) = walk(8, 1, seed=2)
-    copies = [part.clone() for part in given]
-    found = chain(given, config)
-    assert len({part.untyped_storage().data_ptr() for part in (*found, *given)}) == len(found) + len(given)
-    assert all(torch.equal(part, copy) for part, copy in zip(given, copies, strict=True))
+    of = lane_pass(8, RewardConfig(**dict.fromkeys(TERMS, 0.3)))
+    ((moved, q_range),) = walk(8, 1, seed=2)
+    copies = [part.clone() for part in moved]
+    picks, chosen = unpicked(8)
+    found = of(moved, picks, chosen._replace(q_range=q_range))
+    assert len({part.untyped_storage().data_ptr() for part in (*found, *moved)}) == len(found) + len(moved)
+    assert all(torch.equal(part, copy) for part, copy in zip(moved, copies, strict=True))
 
 
 def test_changing_every_reward_setting_leaves_the_raw_series_untouched():
     """Lesson 2: a permutation of scale, weights and whitening cannot move a dollar."""
     series = []
     for weight, scale, whitening in ((0.0, SCALE, 0.0), (0.7, SCALE, 1.0), (3.0, 1_000_000, 0.5)):
-        config, state = RewardConfig(whitening=whitening, **dict.fromkeys(TERMS, weight)), reward_state(16)
-        found = [reward_chain(given, config, weights_of(config), GAMMA, scale, state, RAW) for given in walk(16, 30, seed=9)]
-        series.append(torch.stack([rewards.raw for rewards in found]))
+        of = lane_pass(16, RewardConfig(whitening=whitening, **dict.fromkeys(TERMS, weight)), scale)
+        series.append(torch.stack([taken(given, of)[0].raw for given in walk(16, 30, seed=9)]))
         assert series[-1].dtype == torch.int64
     assert torch.equal(series[0], series[1]) and torch.equal(series[0], series[2])
 
 
 @pytest.mark.parametrize("name", TERMS)
 def test_a_terms_weight_adds_that_term_and_no_other(name):
-    plain, weighted = RewardConfig(whitening=0), RewardConfig(whitening=0, **{name: 0.5})
+    plain, weighted = (lane_pass(64, RewardConfig(whitening=0, **weight)) for weight in ({}, {name: 0.5}))
     moved = 0
-    states = reward_state(64), reward_state(64)
     for given in walk(64, 10, seed=4):
-        base, found = chain(given, plain, states[0]), chain(given, weighted, states[1])
+        base, found = taken(given, plain)[0], taken(given, weighted)[0]
         assert torch.equal(base.terms, found.terms), "a term's value does not depend on its weight"
         term = base.terms[TERMS.index(name)]
         assert torch.allclose(found.scaled, base.scaled + 0.5 * term, atol=1e-6)
@@ -204,79 +205,84 @@ def test_a_terms_weight_adds_that_term_and_no_other(name):
 
 
 def test_lanes_that_did_not_decide_have_no_reward_and_no_term():
-    config = RewardConfig(**dict.fromkeys(TERMS, 1.0))
-    for given in walk(32, 5, seed=6):
-        found = chain(given._replace(decided=torch.zeros(32, dtype=torch.bool)), config)
+    of = lane_pass(32, RewardConfig(**dict.fromkeys(TERMS, 1.0)))
+    for moved, q_range in walk(32, 5, seed=6):
+        found, _ = taken((moved._replace(decided=torch.zeros(32, dtype=torch.bool)), q_range), of)
         assert not any(part.any() for part in found)
 
 
 def test_logged_sums_are_the_sums_over_lanes_in_parts_per_million():
-    config = RewardConfig(micro=1.0)
+    of = lane_pass(50, RewardConfig(micro=1.0))
     (given,) = walk(50, 1, seed=7)
-    found = chain(given, config)
-    parts = [*found.terms, found.scaled, found.whitened]
-    assert found.sums.tolist() == [sum(round(value * 1e6) for value in part.tolist()) for part in parts]
+    found, _ = taken(given, of)
+    parts = [*found.terms, found.scaled]
+    assert TERM_SUMS + len(TERMS) == SCALED_SUM and SCALED_SUM + 1 == LOGGED
+    assert of.totals[TERM_SUMS:LOGGED].tolist() == [sum(round(value * 1e6) for value in part.tolist()) for part in parts]
 
 
 def test_whitening_divides_by_the_root_mean_square_of_lanes_that_held_a_position():
-    state, config = reward_state(64), RewardConfig()
-    squares = []
+    of, squares, sign = lane_pass(64), [], OFFSET["position_sign"]
     for given in walk(64, 40, seed=8):
-        found = chain(given, config, state)
-        sign = OFFSET["position_sign"]
-        held = [
-            d and (b[sign] != 0 or a[sign] != 0) for d, b, a in zip(given.decided, given.observation, given.next_observation, strict=True)
-        ]
+        found, _ = taken(given, of)
+        rows_of = zip(given[0].decided, given[0].observation[:, sign], given[0].next_observation[:, sign], strict=True)
+        held = [bool(decided) and (before != 0 or after != 0) for decided, before, after in rows_of]
         kept = [value**2 for value, counts in zip(found.scaled.tolist(), held, strict=True) if counts]
         squares.append(sum(kept) / len(kept))
         unit = math.sqrt(sum(squares) / len(squares))
         assert torch.allclose(found.whitened, found.scaled / unit, rtol=1e-3)
+        assert of.totals[EXPOSED_LANES].item() == sum(held) and of.state.unit.item() == pytest.approx(unit, rel=1e-3)
 
 
 def test_an_idle_market_moves_no_whitener_and_whitens_finitely():
-    state, flat = reward_state(4), rows(position_fraction=[0.0] * 4)
+    of, flat = lane_pass(4), rows(position_fraction=[0.0] * 4)
     for _ in range(3):
-        assert not chain(step(flat, flat), RewardConfig(), state).whitened.any()
-    assert state.mean_square.item() == 1.0 and state.steps.item() == 0
+        assert not taken(step(flat, flat), of)[0].whitened.any()
+    assert of.state.mean_square.item() == 1.0 and of.state.steps.item() == 0
 
 
-def test_lanes_split_over_two_processes_are_whitened_as_in_one():
-    config = RewardConfig()
-    whole, halves = reward_state(32), (reward_state(16), reward_state(16))
-    for given in walk(32, 20, seed=11):
-        parts = [Step(*(part[16 * i : 16 * i + 16] for part in given)) for i in (0, 1)]
-        from policy.rewards import exposure
+def test_lanes_split_over_two_processes_are_rewarded_and_counted_as_in_one():
+    whole = lane_pass(32)
+    added = {}
 
-        scaled = [chain(part, RewardConfig(whitening=0), reward_state(16)).scaled for part in parts]
-        both = sum(exposure(part, own) for part, own in zip(parts, scaled, strict=True))
-        split = [
-            reward_chain(part, config, weights_of(config), GAMMA, SCALE, state, RAW, combine=lambda _, both=both: both)
-            for part, state in zip(parts, halves, strict=True)
-        ]
-        assert torch.equal(torch.cat([rewards.whitened for rewards in split]), chain(given, config, whole).whitened)
+    def part_of(which):
+        """Two passes over half the lanes each: the first time to count, the second with the sum of both counts."""
+        return lane_pass(16, combine=lambda totals: totals.copy_(added.get("both", totals)))
+
+    first, second = (part_of(0), part_of(1)), (part_of(0), part_of(1))
+    for moved, q_range in walk(32, 20, seed=11):
+        halves = [(Step(*(part[16 * i : 16 * i + 16] for part in moved)), q_range[16 * i : 16 * i + 16]) for i in (0, 1)]
+        added.clear()
+        counted = sum(taken(half, of)[1].totals.clone() for half, of in zip(halves, first, strict=True))
+        added["both"] = counted
+        split = [taken(half, of)[0] for half, of in zip(halves, second, strict=True)]
+        found, _ = taken((moved, q_range), whole)
+        assert torch.equal(counted, whole.totals)
+        assert torch.equal(torch.cat([rewards.whitened for rewards in split]), found.whitened)
+        for own, other in zip(first, second, strict=True):
+            for part, value in zip(own.state, other.state, strict=True):
+                part.copy_(value)
 
 
 def test_an_episodes_end_forgets_the_lanes_position_and_nothing_of_other_lanes():
-    state = reward_state(2)
     open_ = rows(position_fraction=[1.0, 1.0], unrealized_ticks_per_lot=[1.0, 1.0])
-    remember(step(torch.zeros_like(open_), open_, ends=[True, False]), SCALE, state)
+    state = taken(step(torch.zeros_like(open_), open_, ends=[True, False]))[1].state
     assert state.direction.tolist() == [0, 1] and state.held.tolist() == [0, 1] and state.best.tolist() == [0, 1]
 
 
 def test_resetting_forgets_everything_a_fresh_state_does_not_know():
-    state = reward_state(8)
+    of = lane_pass(8)
     for given in walk(8, 10, seed=12):
-        chain(given, RewardConfig(), state)
-    assert any(not torch.equal(held, fresh) for held, fresh in zip(state, reward_state(8), strict=True))
-    reset_rewards(state)
-    assert all(torch.equal(held, fresh) for held, fresh in zip(state, reward_state(8), strict=True))
+        taken(given, of)
+    assert any(not torch.equal(held, fresh) for held, fresh in zip(of.state, reward_state(8), strict=True))
+    reset_rewards(of.state)
+    assert all(torch.equal(held, fresh) for held, fresh in zip(of.state, reward_state(8), strict=True))
 
 
 def test_two_runs_over_the_same_steps_give_the_same_bytes():
     runs = []
     for _ in range(2):
-        state, config = reward_state(64), RewardConfig(**dict.fromkeys(TERMS, 0.1))
-        runs.append([[part.numpy().tobytes() for part in chain(given, config, state)] for given in walk(64, 10, seed=13)])
+        of = lane_pass(64, RewardConfig(**dict.fromkeys(TERMS, 0.1)))
+        runs.append([[part.numpy().tobytes() for part in taken(given, of)[0]] for given in walk(64, 10, seed=13)])
     assert runs[0] == runs[1]
 
 
@@ -323,7 +329,8 @@ def test_the_potential_based_term_leaves_the_optimal_policy_of_a_five_state_prob
 
 def test_the_same_check_fails_for_a_bonus_that_is_no_difference_of_potentials():
     """Paying for the state itself ("almost potential") keeps the policy where the bonus is."""
-    almost = lambda s, a, after: (1.0 if after == STATES - 1 else -0.01) + potential(state_row(after)).item() * 10  # noqa: E731
+    worth = lambda s: float(state_row(s)[0, OFFSET["position_fraction"]] * state_row(s)[0, OFFSET["imbalance_10"]])  # noqa: E731
+    almost = lambda s, a, after: (1.0 if after == STATES - 1 else -0.01) + 10 * worth(after)  # noqa: E731
     assert solve(almost) != [1, 1, 1, 1]
 
 
@@ -336,8 +343,7 @@ def test_a_truncated_episode_keeps_the_potential_it_bootstraps_from_and_a_termin
 def drift_return(policy, weights, inventory=0.0):
     """Sum of scaled shaped rewards of a policy (a position for each step) over 100 steps of a market that mostly rises."""
     draw = random.Random(17)
-    config = RewardConfig(whitening=0, **weights)
-    state, total, position, profit = reward_state(1), 0.0, 0.0, 0.0
+    of, total, position, profit = lane_pass(1, RewardConfig(whitening=0, **weights)), 0.0, 0.0, 0.0
     for t in range(100):
         move = draw.gauss(0.3, 1.0)
         wanted = policy(t)
@@ -348,7 +354,7 @@ def drift_return(policy, weights, inventory=0.0):
         )  # fmt: skip
         dollars = 50.0 * wanted * move - 12.5 * abs(wanted - position)
         given = step(before, after, raw=[round(dollars * 1e6)], q_range=[0.5])
-        total += chain(given, config, state).scaled.item() - inventory * abs(wanted)
+        total += taken(given, of)[0].scaled.item() - inventory * abs(wanted)
         position = wanted
     return total
 

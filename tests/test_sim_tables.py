@@ -77,8 +77,8 @@ TRAIN_LEAVES = [
     "reward.sharpe_ppm_sum",
     "reward.potential_ppm_sum",
     "reward.scaled_ppm_sum",
-    "reward.whitened_ppm_sum",
     "learn.updates",
+    "reward.unit",
     "learn.td_abs",
     "learn.q_dir_abs",
     "learn.loss",
@@ -92,7 +92,6 @@ TRAIN_LEAVES = [
     "learn.grad_iqn",
     "learn.grad_cql",
     "learn.grad_aux",
-    "learn.spectral_gap",
     "signal.learning_health",
     "signal.health.q_gap",
     "signal.health.grad_stability",
@@ -203,7 +202,7 @@ def test_the_diag_leaves_are_frozen():
     assert list(DIAG.names) == DIAG_LEAVES
     assert len(DIAG_LEAVES) == 54
     assert list(TRAIN_DIAG.names) == DIAG_LEAVES + TRAIN_LEAVES
-    assert len(TRAIN_DIAG.names) == 181
+    assert len(TRAIN_DIAG.names) == 180
 
 
 def test_what_only_training_has_may_be_null_and_holds_no_dollar():
