@@ -132,7 +132,8 @@ direction's never below {PASSIVE_CEILING:g} of `passive_pressure`, so that a pol
 Four tensors, none computed in place of another: **raw** is the exact change of equity in micro-dollars; **shaped** is raw in dollars plus
 the weighted terms; **scaled** is shaped over the account's `reward_scale_usd_micros`; **whitened**, which replay stores, is scaled over
 the root mean square of the scaled rewards of lanes that held a position (all so far, then an EMA of {WHITEN_WEIGHT:g}; squares are
-summed as whole multiples of 2^-24, so that no order of lanes matters). No dollar of the log comes from any but the first. Terms are
+summed as whole multiples of 2^-24, so that no order of lanes matters) times the root of the horizon, so that returns have a deviation of 1.
+No dollar of the log comes from any but the first. Terms are
 about 1 for a full position; a weight is what a unit is worth in scaled reward. Each term is computed, and its sum logged
 (`reward.<term>_ppm_sum`), at any weight.
 

@@ -68,9 +68,9 @@ FRACTION, SIGN, PROFIT, IMBALANCE = range(4)
 KELLY, SPREAD, ATR = range(4, 7)
 MOVE, OFI = range(4, 6)
 
-# Places of the parameters, float64: micro-dollars of one scaled unit, the whitening power, mean and std of the four normalised slots,
-# weights of the terms.
-UNIT, POWER, RAW_OF, WEIGHTS = 0, 1, 2, 10
+# Places of the parameters, float64: micro-dollars of one scaled unit, the whitening power, the root of the horizon, mean and std of the
+# four normalised slots, weights of the terms.
+UNIT, POWER, ROOT_HORIZON, RAW_OF, WEIGHTS = 0, 1, 2, 3, 11
 TERMS = len(REWARD_TERMS)
 PARAMS = WEIGHTS + TERMS
 
@@ -229,7 +229,8 @@ def whiten(totals, params, state):
         mean = totals[EXPOSED_SQUARES] * SQUARE_UNIT / lanes
         state.mean_square[0] += (mean - state.mean_square[0]) * weight
         state.steps[0] += 1
-    state.unit[0] = max(math.sqrt(1.0 * state.mean_square[0]), WHITEN_FLOOR) ** params[POWER]
+    size = max(math.sqrt(1.0 * state.mean_square[0]), WHITEN_FLOOR)
+    state.unit[0] = (size * params[ROOT_HORIZON]) ** params[POWER]
 
 
 @kernel_cpu

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -16,6 +16,9 @@ from policy.launch import Launcher
 from policy.rewards import RewardConfig, RewardState, reward_state
 from policy.select import Chosen
 from policy.signals import INDEX
+
+if TYPE_CHECKING:
+    from policy.select_kernel import Facts
 
 
 class Step(NamedTuple):
@@ -122,9 +125,9 @@ class LanePass:
             self._lanes = launcher.bind(lane_cuda.of_lanes, lanes, lane_cuda.THREADS, *lane_inputs)
             self._whiten = launcher.bind(lane_cuda.whitener, 1, 1, self.totals, self._params, self.state)
 
-    def __call__(self, step: Step, picks: Picks, chosen: Chosen) -> Rewards:
-        """The rewards of one step; `totals` and `state` move with it. The inputs are left alone. `chosen`: whatever has its fields, like the
-        `Facts` of the fused selection."""
+    def __call__(self, step: Step, picks: Picks, chosen: Chosen | Facts) -> Rewards:
+        """The rewards of one step; `totals` and `state` move with it. The inputs are left alone. `chosen` is also what the
+        fused selection says."""
         given = self._given
         torch.index_select(step.observation, 1, self._before, out=given.before)
         torch.index_select(step.next_observation, 1, self._after, out=given.after)
@@ -158,7 +161,7 @@ def _parameters(config: RewardConfig, scale_usd_micros: int, mean: torch.Tensor 
     scales = torch.ones(STATE_DIM) if std is None else torch.as_tensor(std)
     undo = [float(values[slot]) for values in (centers, scales) for slot in slots]
     weights = [getattr(config, name) for name in REWARD_TERMS]
-    return torch.tensor([scale_usd_micros, config.whitening, *undo, *weights], dtype=torch.float64)
+    return torch.tensor([scale_usd_micros, config.whitening, config.horizon**0.5, *undo, *weights], dtype=torch.float64)
 
 
 def _as_numpy(part):

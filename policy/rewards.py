@@ -38,7 +38,10 @@ class RewardConfig(BaseModel):
     potential: float = Field(0.0, ge=0, le=100)
     """J8: gamma * Phi(s') - Phi(s), which leaves the optimal policy as it is."""
     whitening: float = Field(1.0, ge=0, le=1)
-    """Power of the root mean square that divides the scaled reward; 0: whitened is scaled."""
+    """Power of the unit that divides the scaled reward: root mean square times the root of the horizon; 0: whitened is scaled."""
+    horizon: float = Field(50.0, ge=1, le=1e6)
+    """Decisions over which returns are reckoned: 1 / (1 - gamma^2), 50 at a gamma of 0.99. So the return of a held position has a deviation
+    of 1: it fits the support of C51, and the variance scale that sizes orders speaks of returns."""
 
 
 class RewardState(NamedTuple):
@@ -75,4 +78,4 @@ def reset_rewards(state: RewardState) -> None:
         held.copy_(fresh)
 
 
-assert {*REWARD_TERMS, "whitening"} == set(RewardConfig.model_fields)
+assert {*REWARD_TERMS, "whitening", "horizon"} == set(RewardConfig.model_fields)

@@ -162,7 +162,7 @@ class Loop:
         trainer = self.trainer
         story = about(self.config, self.parts.split, self.log.run_dir.name, done)
         health = int(trainer.controllers.health_ppm)
-        return Checkpoint(trainer.model, trainer.control.bus.clone(), health, trainer.normaliser, story)
+        return Checkpoint(trainer.model, trainer.bus.clone(), health, trainer.normaliser, story)
 
     def _checkpoint(self, done: int, score: int | None) -> Path:
         from policy.checkpoint import write

@@ -17,19 +17,23 @@ from cuda_env.blocks import NULL, BlockLog
 from cuda_env.env import EMIT, Env
 from lob.actions import Phase
 from lob.layout import LANE, LANE_SLOTS
-from policy import diag_columns, health, rewards
+from policy import diag_columns
 from policy.bus import controls_of
 from policy.diag_values import pack_floats, pack_integers
+from policy.health import Controllers
+from policy.lane_pass import LanePass, Step
 from policy.learner import Learner, learn
 from policy.memory import Memory
 from policy.model import Actor, initialise, layout, support
 from policy.protocol import constant_picks
-from policy.select import select, to_picks
+from policy.select import Chosen, select, to_picks
 from policy.training_state import made_by, restore
 from policy.weights import fingerprint
 from sim.tables import TRAIN_TABLES
 
 if TYPE_CHECKING:
+    from policy.heads import HeadOutput
+    from policy.select_kernel import Facts
     from policy.tensor_file import Form
     from sim.tape import Loaded
     from sim.train_config import TrainConfig
@@ -65,12 +69,11 @@ class Trainer:
         self.learner = Learner(self.model, of_learner, lanes, getattr(torch, loop.dtype))
         steps = max(of_learner.n_step + 1, of_learner.capacity // lanes)
         self.memory = Memory(lanes, steps, of_learner.batch, of_learner.n_step, of_learner.alpha, config.seed, device)
-        self.controllers = health.controllers(config.control, config.select, device)
-        self.control = health.start(self.controllers, device)
-        self.select_controls, self.learn_controls = controls_of(self.control.bus)
-        self.reward_state = rewards.reward_state(lanes, device)
-        self.reward_weights = rewards.weights_of(config.reward, device)
-        self.raw_of = rewards.undo(torch.from_numpy(loaded.normaliser.mean), torch.from_numpy(loaded.normaliser.std), device)
+        self.controllers = Controllers(config.control, config.select, device)
+        self.bus = self.controllers.state.bus
+        self.select_controls, self.learn_controls = controls_of(self.bus)
+        mean, std = (torch.from_numpy(values) for values in (loaded.normaliser.mean, loaded.normaliser.std))
+        self.lane_pass = LanePass(lanes, config.reward, config.env.reward_scale_usd_micros, self.bus, mean, std)
         self.picks = constant_picks(lanes, device)
         self.lane_ids = torch.arange(lanes, device=device)
         self.clock = torch.zeros(1, dtype=torch.int64, device=device)
@@ -78,6 +81,7 @@ class Trainer:
         self.log = BlockLog(self.env, loop.block_steps, diag_columns.COLUMNS)
         self.steps = 0
         self._launch: dict[bool, Callable[[], None]] = {}
+        self._fused: Callable[[HeadOutput], None] | None = None
         self.env.observe()
 
     def run(self, steps: int) -> None:
@@ -99,52 +103,63 @@ class Trainer:
     def step(self, learns: bool) -> None:
         """Decide, play, remember, and with `learns` update once; then what the log is to hold of it."""
         with torch.no_grad():
-            integers = self._play()
+            self._play()
         stats = None
         if learns:
-            stats = learn(self.learner, self.memory, self.env.assemble, self.env.history, self.control.bus, self.learn_controls)
+            stats = learn(self.learner, self.memory, self.env.assemble, self.env.history, self.bus, self.learn_controls)
         with torch.no_grad():
             if stats is not None:
                 self.actor.refresh()
-                health.observe_update(self.control, stats, self.controllers)
-            health.update_controls(self.control, self.controllers)
-            self.log.put(integers)
-            self.log.put(pack_floats(self.control, stats))
+                self.controllers.observe_update(stats)
+            self.controllers.update()
+            self.log.put(pack_integers(self.lane_pass.totals, self.controllers.state.clock))
+            self.log.put(pack_floats(self.lane_pass.state.unit, self.bus, stats))
             self.log.capture()
             self.clock += 1
 
-    def _play(self) -> torch.Tensor:
-        """One decision of every lane; returns the integers that the log keeps of it."""
-        env, config = self.env, self.config
+    def _play(self) -> None:
+        """One decision of every lane, remembered and counted."""
+        env = self.env
         self.observation.copy_(env.observation)
         row, episode, step = (env.state[field, : env.lanes].clone() for field in (s.CURSOR, s.EPISODE, s.CLOCK))
         window = self.model.window
-        heads = self.actor(self.observation, env.history(window) if window else None, self.control.bus)
-        chosen = select(
-            heads, self.support, self.select_controls, config.select.selector, True, config.seed, self.lane_ids, self.clock
-        )  # fmt: skip
-        to_picks(chosen, self.controllers.health_ppm, self.picks)
+        heads = self.actor(self.observation, env.history(window) if window else None, self.bus)
+        chosen = self._pick(heads)
         env.step(self.picks)
         env.observe()
         ends = env.terminated | env.truncated
         next_observation = torch.where(ends[:, None], env.last_observation, env.observation)
         next_row = torch.where(ends, env.last_row, env.row)
-        moved = rewards.Step(
-            env.reward_raw, self.observation, next_observation, env.decided, env.terminated, ends, chosen.q_range
-        )  # fmt: skip
-        earned = rewards.reward_chain(
-            moved, config.reward, self.reward_weights, self.learn_controls.gamma, config.env.reward_scale_usd_micros, self.reward_state,
-            self.raw_of,
-        )  # fmt: skip
+        moved = Step(env.reward_raw, self.observation, next_observation, env.decided, env.terminated, ends)
+        earned = self.lane_pass(moved, self.picks, chosen)
         self.memory.add(
             row, self.observation[:, LANE_BLOCK], self.picks.action, earned.whitened, next_row, next_observation[:, LANE_BLOCK],
             env.terminated, ends, env.decided, episode, step,
         )  # fmt: skip
-        if config.learner.popart:
+        if self.config.learner.popart:
             self.learner.observe_rewards(earned.whitened, env.decided, ends, self.learn_controls.gamma)
-        counts = health.step_counts(self.observation, self.picks.action, env.decided, chosen.explored)
-        health.observe_step(self.control, counts, self.controllers)
-        return pack_integers(self.picks, chosen, self.observation, env.decided, earned, self.control)
+        self.controllers.observe_step(self.lane_pass.counts)
+
+    def _pick(self, heads: HeadOutput) -> Chosen | Facts:
+        """The picks of what the heads say, in `picks`; on the CPU in torch, on the GPU in one kernel."""
+        config = self.config
+        self.picks.health_ppm.copy_(self.controllers.health_ppm.expand_as(self.picks.health_ppm))
+        if self.device.type == "cuda":
+            if self._fused is None:
+                from policy.select_kernel import facts, fused_select
+
+                self._facts = facts(config.lanes, config.loop.device)
+                self._fused = fused_select(
+                    heads.logits.shape[2], heads.quantiles.shape[2], heads.logits.dtype, self.support, self.select_controls,
+                    config.select.selector, True, config.seed, self.lane_ids, self.clock, self.picks, self._facts, self.env.stream,
+                )  # fmt: skip
+            self._fused(heads)
+            return self._facts
+        chosen = select(
+            heads, self.support, self.select_controls, config.select.selector, True, config.seed, self.lane_ids, self.clock
+        )  # fmt: skip
+        to_picks(chosen, self.controllers.health_ppm, self.picks)
+        return chosen
 
     def close(self) -> None:
         """The end of training: every lane closes where it stands, on a row of its own that nothing is learnt from."""
@@ -164,9 +179,9 @@ class Trainer:
             "env": self.env.state_dict(),
             "learner": self.learner.state_dict(),
             "memory": of_memory,
-            "control": self.control._asdict(),
-            "reward": self.reward_state._asdict(),
-            "trainer": {"clock": self.clock, "health_ppm": self.controllers.health_ppm},
+            "control": self.controllers.state._asdict(),
+            "reward": self.lane_pass.state._asdict(),
+            "trainer": {"clock": self.clock},
         }
         return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
@@ -188,9 +203,10 @@ class Trainer:
         self.env.load_state_dict(of("env"))
         self.learner.load_state_dict(of("learner"))
         self.memory.load_state_dict(of("memory") | {"settings": self.memory.state_dict()["settings"]})
-        restore(self.control._asdict(), of("control"))
-        restore(self.reward_state._asdict(), of("reward"))
-        restore({"clock": self.clock, "health_ppm": self.controllers.health_ppm}, of("trainer"))
+        restore(self.controllers.state._asdict(), of("control"))
+        restore(self.lane_pass.state._asdict(), of("reward"))
+        restore({"clock": self.clock}, of("trainer"))
         with torch.no_grad():
             self.actor.refresh()
+            self.controllers.update()
         self.steps = steps

@@ -220,15 +220,15 @@ def test_logged_sums_are_the_sums_over_lanes_in_parts_per_million():
     assert of.totals[TERM_SUMS:LOGGED].tolist() == [sum(round(value * 1e6) for value in part.tolist()) for part in parts]
 
 
-def test_whitening_divides_by_the_root_mean_square_of_lanes_that_held_a_position():
-    of, squares, sign = lane_pass(64), [], OFFSET["position_sign"]
+def test_whitening_divides_by_the_root_mean_square_of_lanes_that_held_a_position_over_the_horizon():
+    of, squares, sign = lane_pass(64, RewardConfig(horizon=9)), [], OFFSET["position_sign"]
     for given in walk(64, 40, seed=8):
         found, _ = taken(given, of)
         rows_of = zip(given[0].decided, given[0].observation[:, sign], given[0].next_observation[:, sign], strict=True)
         held = [bool(decided) and (before != 0 or after != 0) for decided, before, after in rows_of]
         kept = [value**2 for value, counts in zip(found.scaled.tolist(), held, strict=True) if counts]
         squares.append(sum(kept) / len(kept))
-        unit = math.sqrt(sum(squares) / len(squares))
+        unit = 3 * math.sqrt(sum(squares) / len(squares))
         assert torch.allclose(found.whitened, found.scaled / unit, rtol=1e-3)
         assert of.totals[EXPOSED_LANES].item() == sum(held) and of.state.unit.item() == pytest.approx(unit, rel=1e-3)
 
