@@ -210,7 +210,7 @@ def project(weights, scale, reward, discount, support, out):
         if moved < low:
             moved = low
         place = (moved - low) * per_width
-        lower = min(atoms - 2, max(0, math.floor(place))) if place == place else 0
+        lower = min(atoms - 2, int(place)) if place == place else 0
         upper_share = _f32(place - lower)
         mass = scale * weights[k]
         out[lower] += mass * (_ONE - upper_share)

@@ -140,7 +140,7 @@ def sample_one(i, sums, words, floats, params, counter, gamma, out):
 def priority_of(error, alpha):
     """max(1, round(error^alpha * 2^20)), at most PRIORITY_LIMIT."""
     scaled = error**alpha * PRIORITY_ONE
-    return max(1, math.floor(scaled + 0.5)) if scaled < PRIORITY_LIMIT else PRIORITY_LIMIT
+    return max(1, int(scaled + 0.5)) if scaled < PRIORITY_LIMIT else PRIORITY_LIMIT
 
 
 @scalar
