@@ -65,6 +65,10 @@ class WindowRows(NamedTuple):
     drain: int
     final_reason: int
 
+    @property
+    def decisions(self) -> int:
+        return self.drain - self.first
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -109,7 +113,7 @@ class Schedule:
     @property
     def longest(self) -> int:
         """Decisions of the longest window: a lane that plays it has one step more, its drain."""
-        return max(drain - first for first, drain, _ in self.windows)
+        return max(window.decisions for window in self.windows)
 
     @property
     def decisions(self) -> int:

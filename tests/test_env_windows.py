@@ -1,5 +1,7 @@
 """Laws of windows and restarts: each episode's money adds up, no lane leaves its window, a new episode knows nothing of the old."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from lob.layout import LANE, LANE_SLOTS
 from lob.picks import Picks
 from lob.windows import closes, decision_rows, window_of
 from tests.env_play import FLAT, HOLD, LONG
-from tests.market_maker import features, random_tape, session_windows
+from tests.market_maker import SECOND, book_tape, features, random_tape, session_windows, slow_schedule
 from tests.oracle_philox import philox4x32_10
 
 SESSIONS, LATENCY = 4, 2 * 10**6
@@ -253,8 +255,6 @@ def test_a_lane_of_a_joined_plan_plays_as_it_plays_its_window_alone():
 
 def part_of(plan, i):
     """The i-th window of a joined plan as a schedule of its own."""
-    from dataclasses import replace
-
     first, drain, reason = plan.windows[i]
     rows = ("ts_decided_ns", "observed_event", "ts_observed_ns", "mark_event", "fill_event", "ts_arrived_ns", "ts_filled_ns", "session")
     held = ("low_held_mid2", "high_held_mid2", "low_after_mid2", "high_after_mid2", "closes_session")
@@ -293,6 +293,15 @@ def test_a_forced_close_meets_the_first_deep_row_after_the_last_fill_and_the_dec
                 received = [i for i in range(expected + 1) if tape.ts_recv_ns[i] <= tape.ts_event_ns[expected]]
                 if d < drain:
                     assert at.ts_observed_ns[d] == tape.ts_recv_ns[received[-1]]
+
+
+def test_a_forced_close_never_meets_the_row_that_the_last_order_filled_on():
+    """What that row showed is gone: the order may have taken it, at the very tick at which the next decision would have come."""
+    tape = book_tape([([(100, 5)], [(101, 5)])] * 5)
+    tape = replace(tape, tradable=np.array([True, False, True, True, True]))
+    plan = slow_schedule(tape, [SECOND, 2 * SECOND, 3 * SECOND], 0, 5)
+    assert plan.fill_event.tolist()[1] == 2 and plan.ts_decided_ns[2] == tape.ts_event_ns[2] == plan.ts_filled_ns[1]
+    assert closes(tape, plan, 5).event[2] == 3
 
 
 @pytest.mark.parametrize("steps", [1, 7, 20])

@@ -85,6 +85,24 @@ def test_windows_over_bars_are_proved(tmp_path):
     assert verdict.totals["e"] == result.summary["total_pnl_usd_micros"] != 0
 
 
+@pytest.mark.parametrize("joined", [True, False])
+def test_data_that_stops_early_ends_the_window_where_the_store_goes_on_and_the_tape_where_it_does_not(tmp_path, joined):
+    """Bars stop at 21:00 UTC every day, an hour before the session closes; Wednesday's are the last."""
+    store = store_of_bars(tmp_path)
+    tape = {"market_schema": "ohlcv-1m", "clock": "bar", "latency_ns": 0} | ({} if joined else {"windows": None})
+    for date, reason in ((DATES[0], "window_end"), (DATES[2], "tape_end")):
+        _, close = day_bounds(date)
+        result = replay(config_of([(close - 4 * HOUR, close)], lanes=2, tape=tape), store, tmp_path / "runs")
+        assert {row["end_reason"] for row in result.summary["phases"][0]["lane_rows"]} == {reason}
+        verdict = verify(result.run_dir, store)
+        assert verdict.ok, [check.line() for check in verdict.failed]
+        data = load(result.run_dir)
+        said = get(data, "steps", "end_reason")
+        lying = put(data, "steps", end_reason=np.where((said == 2) | (said == 4), 6 - said, said))
+        market = replace(read_market(data.terms, store)[0], goes_on_until_ns=-1)
+        assert ("schedule_end_reason" in {check.name for check in verify_tables(resealed(lying), market).failed}) == (reason == "tape_end")
+
+
 def test_a_step_limit_holds_for_every_window_and_is_proved(store, tmp_path):
     limited = evaluated(store, tmp_path, tape={"step_limit": 70})
     assert verify(limited.run_dir, store).ok
