@@ -205,8 +205,7 @@ def text(result: Any) -> str:
     rate = (
         f" ({training['played_decisions'] / result.elapsed_s:,.0f} decisions a second, learnt from and logged)" if result.elapsed_s else ""
     )
-    played = f" ({rate:,.0f} decisions a second)" if rate else ""
-    lines = [f"{result.run_dir}: {result.steps:,} steps x {result.lanes:,} lanes{played}"]
+    lines = [f"{result.run_dir}: {result.steps:,} steps x {result.lanes:,} lanes{rate}"]
     if training["stopped"]:
         lines.append(f"stopped early: {training['stopped']}")
     lines += [

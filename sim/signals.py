@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lob.units import PPM, counted, format_usd
+from lob.units import PPM, USD_MICROS, counted, format_usd
 from sim.evaluation import TRIVIAL
 from sim.thresholds import THRESHOLDS, Thresholds
 
@@ -244,13 +244,19 @@ def picked_against_actual(
     return None, f"picked {told}, and physics moves none by more than {abs(share[moved] - done[moved]):.1%}"
 
 
-def non_finite(found: Sequence[tuple[int, str]], finished: bool) -> Signal:
-    """Values that were none: (step, sentence) of each event that says so."""
-    if found:
-        step, sentence = found[0]
-        return Signal("non_finite", KILL, f"step {step}: {sentence}", len(found), 0, "events")
+def non_finite(events: Sequence[tuple[int, str]], nulls: Sequence[tuple[int, str]], dumped: bool, finished: bool) -> Signal:
+    """Values that were none: (step, sentence) of each event that says so, (step, column) where a figure of the learner has no value
+    although it had updated, and whether a learner left the state in which it met one.
+    """
+    told = [*events, *((step, f"{column} is no number") for step, column in nulls)]
+    if dumped and not told:
+        told = [(-1, "an update of the learner met one and left its state in `faults`")]
+    if told:
+        step, sentence = min(told, key=lambda one: one[0])
+        where = f"step {step}: " if step >= 0 else ""
+        return Signal("non_finite", KILL, f"{where}{sentence}", len(told), 0, "values")
     rest = "" if finished else " so far: the run is unfinished"
-    return Signal("non_finite", PASS, f"every number that was looked at is finite{rest}", 0, 0, "events")
+    return Signal("non_finite", PASS, f"every number that was looked at is finite{rest}", 0, 0, "values")
 
 
 def determinism(twins: Mapping[str, str | None]) -> Signal:
@@ -271,3 +277,23 @@ def regression(now: float | None, before: float | None, fell: bool) -> Signal:
         return Signal(name, UNKNOWN, "a Sharpe ratio per day is undefined: too few days, or all equal")
     told = f"Sharpe ratio per day {now:.3f}, was {before:.3f}"
     return Signal(name, KILL if fell else PASS, told + ("; it fell by more than half" if fell else ""), now, before, "sharpe per day")
+
+
+def convergence(scores: Sequence[float], limits: Thresholds = THRESHOLDS) -> Signal:
+    """Whether the validation scores of a training have settled (seed K11, T47). Not to have settled is no fault: it is UNKNOWN."""
+    name, fewest, window = "convergence", limits.converged_fewest, limits.converged_window
+    if len(scores) < fewest:
+        return Signal(
+            name, UNKNOWN, f"{counted(len(scores), 'validation')} so far; it is judged from {fewest} on", len(scores), fewest, "count"
+        )
+    last = scores[-window:]
+    size = abs(math.fsum(last)) / window
+    moved = max(last) - min(last)
+    if moved < limits.converged_share * size:
+        return Signal(
+            name, PASS, f"the last {window} validations move by {moved / size:.1%}", moved / size, limits.converged_share, "share"
+        )
+    told = (
+        f"the last {window} validations still move by {format_usd(round(moved * USD_MICROS))} about {format_usd(round(size * USD_MICROS))}"
+    )
+    return Signal(name, UNKNOWN, told, moved, None, "usd")

@@ -42,5 +42,14 @@ class Thresholds:
     concentrated_share: float = 0.8
     """Share of one direction from which picks count as collapsed to it: the seeds' collapsed windows showed four fifths flat (K16)."""
 
+    converged_fewest: int = 60
+    """Validations before a training can count as settled: the seeds' 30 were withdrawn for 60 (K11)."""
+
+    converged_window: int = 10
+    """Last validations that are looked at (K11)."""
+
+    converged_share: float = 0.1
+    """They may differ by less than this share of their mean size (K11)."""
+
 
 THRESHOLDS = Thresholds()

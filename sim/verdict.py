@@ -5,8 +5,8 @@ A training run is judged together with its evaluations, which name it in their i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,15 @@ GREEDY = "greedy"
 
 NON_FINITE = "non_finite"
 """How the kind of an event begins that tells of a value which was none."""
+
+VALIDATION = "validation"
+"""Kind of the event that gives a validation's score."""
+
+FAULTS = "faults"
+"""Folder of a training run in which its learner leaves the state that met such a value."""
+
+UPDATES, OF_EVERY_UPDATE = "learn.updates", ("learn.loss", "learn.grad", "learn.td_abs", "learn.q_dir_abs")
+"""Columns of a training's `diag`: the learner's updates so far, and how those begin that each of them makes."""
 
 
 @dataclass(frozen=True)
@@ -64,20 +73,30 @@ def judge(run_dir: Path, store: Path | None = None, head: str | None = None, aga
     except DamagedLog as error:
         return Judgement(run_dir.name, "", "unknown", (), (s.consistency(0, "", [str(error)], ""),))
     phase = run.terms.phases[0]
-    children = evaluations_of(run_dir) if phase == "train" else []
-    judged = [(run_dir, run)] if phase == "eval" else [(child, load(child)) for child in children]
-    parts = [held, *(consistency_of(child, store, None) for child in children)]
+    children = [(folder, load(folder)) for folder in (evaluations_of(run_dir) if phase == "train" else [])]
+    everything = [(run_dir, run), *children]
+    judged = children if phase == "train" else everything
+
+    def over(parts: Sequence[tuple[Path, RunData]], signal_of: Callable[[Path, RunData], s.Signal]) -> s.Signal:
+        """The gravest of a signal over some runs; it says which run it speaks of when that is not the one that was asked about."""
+        found = [(folder, signal_of(folder, part)) for folder, part in parts]
+        gravest = s.worst([signal for _, signal in found])
+        folder = next(folder for folder, signal in found if signal is gravest)
+        return gravest if folder == run_dir else replace(gravest, sentence=f"{folder.name}: {gravest.sentence}")
+
+    headlines = [(folder, part) for folder, part in judged if is_headline(part)]
     found = (
         alignment_of(run),
-        s.worst([s.eval_pnl(evaluation_of(part)) for _, part in judged if is_headline(part)] or [s.eval_pnl(None)]),
-        s.worst(parts),
-        s.worst([leak_of(part) for _, part in judged] or [leak_of(run)]),
-        s.worst([collapse_of(part) for part in (run, *(part for folder, part in judged if folder != run_dir))]),
-        s.worst([non_finite_of(part) for part in (run, *(part for folder, part in judged if folder != run_dir))]),
+        over(headlines, lambda _, part: s.eval_pnl(evaluation_of(part))) if headlines else s.eval_pnl(None),
+        over(everything, lambda folder, _: held if folder == run_dir else consistency_of(folder, store, None)),
+        over(judged or everything, lambda _, part: leak_of(part)),
+        over(everything, lambda _, part: collapse_of(part)),
+        over(everything, non_finite_of),
         s.determinism(twins_of(run_dir)),
+        *([s.convergence(validations(run))] if phase == "train" else []),
         *([regression_of(run_dir, against)] if against is not None else []),
     )
-    return Judgement(run_dir.name, files.head, phase, tuple(child.name for child in children), found)
+    return Judgement(run_dir.name, files.head, phase, tuple(folder.name for folder, _ in children), found)
 
 
 # --- the log as the signals want it ---
@@ -88,8 +107,8 @@ def consistency_of(run_dir: Path, store: Path | None, head: str | None) -> s.Sig
     from sim.verify import verify
 
     verdict = verify(run_dir, store, head)
-    failed = [f"{run_dir.name}: {check.line()}" for check in verdict.failed]
-    return s.consistency(verdict.largest_difference_usd_micros, f"{run_dir.name}: {verdict.largest_at}", failed, verdict.proof)
+    failed = [check.line() for check in verdict.failed]
+    return s.consistency(verdict.largest_difference_usd_micros, verdict.largest_at, failed, verdict.proof)
 
 
 def evaluation_of(run: RunData) -> Mapping[str, Any] | None:
@@ -135,10 +154,33 @@ def collapse_of(run: RunData) -> s.Signal:
     return s.collapse(summary_of(run)["phases"][0], acted)
 
 
-def non_finite_of(run: RunData) -> s.Signal:
+def non_finite_of(run_dir: Path, run: RunData) -> s.Signal:
     events = run.tables.get("events")
     rows = events.select(["step", "kind", "message"]).to_pylist() if events is not None else []
-    return s.non_finite([(row["step"], row["message"]) for row in rows if row["kind"].startswith(NON_FINITE)], run.finished)
+    said = [(row["step"], row["message"]) for row in rows if row["kind"].startswith(NON_FINITE)]
+    return s.non_finite(said, missing_figures(run), (run_dir / FAULTS).is_dir(), run.finished)
+
+
+def missing_figures(run: RunData) -> list[tuple[int, str]]:
+    """(step, column): the first step at which a figure that every update makes has no value although there were updates. A NaN is no value
+    in the log."""
+    diag = run.tables.get("diag")
+    if diag is None or UPDATES not in diag.column_names:
+        return []
+    updates, steps = diag.column(UPDATES).to_pylist(), diag.column("step").to_pylist()
+    found = []
+    for name in (name for name in diag.column_names if name.startswith(OF_EVERY_UPDATE)):
+        values = diag.column(name).to_pylist()
+        at = next((i for i, value in enumerate(values) if value is None and updates[i]), None)
+        if at is not None:
+            found.append((steps[at], name))
+    return found
+
+
+def validations(run: RunData) -> list[float]:
+    """The scores of a training's validations, in dollars, as its events have them."""
+    rows = run.tables["events"].select(["kind", "value"]).to_pylist()
+    return [row["value"] for row in rows if row["kind"] == VALIDATION]
 
 
 def regression_of(run_dir: Path, against: Path) -> s.Signal:

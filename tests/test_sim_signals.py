@@ -19,6 +19,7 @@ from sim.signals import (
     Signal,
     collapse,
     consistency,
+    convergence,
     correlation,
     determinism,
     eval_pnl,
@@ -218,9 +219,12 @@ def test_a_high_sharpe_alone_only_warns_and_a_changed_past_kills():
 
 
 def test_values_that_are_none_kill_at_the_first_step_that_had_one():
-    found = non_finite([(120, "lane 3: the loss is not finite"), (121, "again")], finished=False)
+    found = non_finite([(120, "lane 3: the loss is not finite"), (121, "again")], [], False, finished=False)
     assert found.status == KILL and found.value == 2 and found.sentence.startswith("step 120: lane 3")
-    assert non_finite([], True).status == PASS and "unfinished" in non_finite([], False).sentence
+    found = non_finite([(120, "later")], [(70, "learn.grad_norm"), (71, "learn.loss")], True, finished=True)
+    assert found.status == KILL and found.sentence == "step 70: learn.grad_norm is no number"
+    assert non_finite([], [], True, finished=False).status == KILL
+    assert non_finite([], [], False, True).status == PASS and "unfinished" in non_finite([], [], False, False).sentence
 
 
 def test_a_twin_that_differs_kills_and_none_is_no_proof():
@@ -234,3 +238,15 @@ def test_the_gravest_signal_wins():
     assert worst([Signal("a", status, "") for status in (PASS, KILL, WARN)]).status == KILL
     assert worst([Signal("a", UNKNOWN, ""), Signal("b", PASS, "")]).status == UNKNOWN
     assert all(math.isfinite(signals.SEVERITY[status]) for status in (PASS, WARN, KILL, UNKNOWN))
+
+
+def test_a_training_has_settled_after_sixty_validations_of_which_the_last_ten_differ_by_less_than_a_tenth():
+    """K11, T47."""
+    rising = [float(i) for i in range(50)]
+    settled = [100.0, 104.0, 101.0, 99.0, 100.0, 102.0, 98.0, 100.0, 101.0, 100.0]
+    assert convergence(rising + settled).status == PASS
+    assert convergence((rising + settled)[1:]).status == UNKNOWN, "fifty-nine"
+    assert convergence([*rising, *settled[:-1], 90.0]).status == UNKNOWN
+    assert convergence(rising + [-value for value in settled]).status == PASS, "a steady loss has settled too"
+    assert convergence(rising + [1.0, -1.0] * 5).status == UNKNOWN and convergence([]).status == UNKNOWN
+    assert convergence([0.0] * 60).status == UNKNOWN, "a policy that stays flat has settled on nothing"

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -172,8 +173,6 @@ def test_a_baseline_of_another_build_selector_or_days_is_refused(tmp_path, chang
 
 def test_a_silent_end_of_a_window_is_no_end_of_the_tape_when_the_store_goes_on(tmp_path):
     """The last minute of the window has no row; the store has later ones, which the run says and the verdict may look up."""
-    from dataclasses import replace
-
     from sim.run_data import load
     from sim.verify import read_market, verify_tables
 
@@ -184,3 +183,33 @@ def test_a_silent_end_of_a_window_is_no_end_of_the_tape_when_the_store_goes_on(t
     assert verify_tables(run, market).ok
     ended = verify_tables(run, replace(market, goes_on_until_ns=int(market.ts_recv[-1])))
     assert [check.name for check in ended.failed] == ["schedule_end_reason"]
+
+
+def test_a_training_is_judged_with_its_evaluations(tmp_path):
+    """A short one, with a shaped reward: the correlation is taken, the evaluations are found, and a loss that is no number kills."""
+    import pyarrow as pa
+
+    from lob.instruments import REGISTRY
+    from sim.run_data import load
+    from sim.train import train
+    from sim.train_config import plan_train
+    from sim.verdict import missing_figures
+    from tests.window_days import DATES, day_bounds, store_of_days
+
+    store = store_of_days(tmp_path, events=3_000, dates=DATES[:2])
+    window = {"clock": "5m", "start_ns": day_bounds(DATES[0])[0], "end_ns": day_bounds(DATES[1])[1]}
+    every = {"steps": 40, "warmup_steps": 5, "checkpoint_every": 40, "validate_every": 40}
+    stated = {"loop": every, "reward": {"micro": 0.3}}
+    result = train(plan_train(store, "ESH4", REGISTRY, window, stated, lanes=4, seed=1), store, tmp_path / "runs")
+    found = judge(result.run_dir, store)
+    assert len(found.evaluations) == 2 and status(found)["consistency"] == PASS, render(found)
+    alignment = found.signals[0]
+    assert alignment.status == PASS and alignment.unit == "correlation" and 0.5 < alignment.value < 1
+    assert status(found)["non_finite"] == PASS and status(found)["convergence"] == UNKNOWN
+    run = load(result.run_dir)
+    diag = run.tables["diag"].to_pylist()
+    at = next(i for i, row in enumerate(diag) if row["learn.updates"])
+    assert missing_figures(run) == []
+    diag[at + 2]["learn.loss"] = diag[at + 3]["learn.loss"] = None
+    damaged = replace(run, tables={**run.tables, "diag": pa.Table.from_pylist(diag, run.tables["diag"].schema)})
+    assert missing_figures(damaged) == [(diag[at + 2]["step"], "learn.loss")]
