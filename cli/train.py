@@ -61,7 +61,7 @@ def train(
     resume: Annotated[Path | None, _option("A run to go on with from its last checkpoint; it knows its own settings.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Train the distributional policy on a market range, and evaluate it on days it has not seen.
+    """Train a policy, then evaluate it on new days.
 
     The days are split in time order: by default the last 20 % test, the 10 % before them choose the checkpoint, the rest
     train. The log holds every trade; `kill -9` at any moment, then `--resume`, gives the bytes that the undisturbed run
@@ -119,9 +119,9 @@ def determinism(
     threads: Annotated[int, typer.Option(help="Threads that step the lanes.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """Train twice with equal settings, each time in a process of its own, and compare every byte that a hash covers.
+    """Train twice, and compare every byte.
 
-    Exits 1 at the first difference, and names the table, the row and the column, or the tensor.
+    Equal settings, each time in a process of its own; compared is every byte that a hash covers. Exits 1 at the first difference, and names the table, the row and the column, or the tensor.
 
     \b
     Examples:

@@ -13,8 +13,8 @@ import pytest
 REPO = Path(__file__).resolve().parent.parent
 GROUPS = {("policy",), ("store",)}
 COMMANDS = {tuple(words.split()) for words in (
-    "doctor", "eval", "features", "ingest", "policy init", "replay", "seal", "sql", "store ls", "store quality", "store rm", "synth",
-    "verdict", "verify",
+    "determinism", "doctor", "eval", "features", "ingest", "policy init", "replay", "seal", "sql", "store ls", "store quality", "store rm",
+    "synth", "train", "verdict", "verify",
 )}  # fmt: skip
 HEAVY = ("torch", "numba", "duckdb", "pyarrow", "pydantic", "numpy", "zstandard", "rich")
 
