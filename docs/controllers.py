@@ -28,7 +28,7 @@ counts of picks are all that controllers remember: a checkpoint that holds them 
 
 A training step calls, in this order: `select` (reads the controls), the environment, `LanePass` (rewards, and what is counted of the
 lanes), `Controllers.observe_step`, the learner (`observe_labels` before its forward pass), `observe_update`, `update`. Nothing of it looks
-at the host. `spectral_gap` alone is measured once a block of the log (`observe_features`).
+at the host. `spectral_gap` alone is measured now and then, between two steps (`observe_features`).
 
 An **EMA** moves by `w * (value - slot)`, and by `1 / (n + 1)` of it for the n-th value while that is more: a plain mean at first, so that
 no invented start can bias it. A value that is not finite, or a share of nothing, moves nothing. w is {FAST:g} ({SLOW:g} for

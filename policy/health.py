@@ -23,6 +23,9 @@ from policy.explore import SelectConfig
 from policy.launch import Launcher
 from policy.signals import INDEX
 
+FEWEST_ROWS = 16
+"""Rows from which a covariance is worth an eigenvalue: of one row there is none, of a few the first one is always nearly all."""
+
 
 class ControlConfig(BaseModel):
     """Base value of every controlled quantity, and how far its controller moves it: an amplitude of 0 holds it at its base."""
@@ -202,8 +205,10 @@ class Controllers:
         self._update()
 
     def observe_features(self, features: torch.Tensor) -> None:
-        """Write the spectral gap of features [batch, width]: once a block of the log, since it costs more than the rest together."""
-        self.state.bus[INDEX["spectral_gap"]] = spectral_gap(features)
+        """Write the spectral gap of features [batch, width]: now and then, since it costs more than the rest together. A batch of fewer
+        than `FEWEST_ROWS` says nothing of how features spread, and changes nothing."""
+        if len(features) >= FEWEST_ROWS:
+            self.state.bus[INDEX["spectral_gap"]] = spectral_gap(features)
 
     def update(self) -> None:
         """Health, then every control, then `health_ppm`, from the state alone."""

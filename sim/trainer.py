@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,6 +41,11 @@ if TYPE_CHECKING:
 
 LANE_BLOCK = slice(LANE, LANE + len(LANE_SLOTS))
 """The lane's own slots of an observation: what replay keeps of it beside its row."""
+
+
+FEATURES_EVERY = 100
+"""Steps between two looks at the network's features (learning health): they change as slowly as the EMAs beside them, and a look costs as
+much as many steps. By the step's number, so that no block's length and no resume can move it."""
 
 
 def emitted(level: str) -> tuple[str, ...]:
@@ -97,6 +103,16 @@ class Trainer:
                 self._launch[learns]()
             else:
                 self.step(learns)
+            if self.steps % FEATURES_EVERY == 0:
+                self._look_at_features()
+
+    @torch.no_grad()
+    def _look_at_features(self) -> None:
+        """Measure how the features of the lanes' present observations spread. Not captured: eager launches between two steps."""
+        env, window = self.env, self.model.window
+        with torch.cuda.stream(env.stream) if self.device.type == "cuda" else nullcontext():
+            features, _ = self.model.body(env.observation, env.history(window) if window else None, self.bus)
+            self.controllers.observe_features(features)
 
     # --- one step ---
 

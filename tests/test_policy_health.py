@@ -394,7 +394,7 @@ def test_every_slot_in_use_is_written_by_the_controllers_or_constant_by_declarat
     state.bus.copy_(marked)
     state.bus[INDEX["contrarian"]] = 1.0
     play(controls, 3)
-    controls.observe_features(torch.eye(4))
+    controls.observe_features(torch.eye(16))
     observe_labels(state.bus, torch.ones(4), torch.ones(4, dtype=torch.bool))
     untouched = [SLOTS[place].name for place in IN_USE if state.bus[place] == 123.0]
     assert not untouched and SLOTS[INDEX["contrarian"]].reset == 1.0
@@ -422,3 +422,11 @@ def test_the_spectral_gap_is_that_of_the_covariances_eigenvalues(eigenvalues):
 
 def test_features_that_do_not_vary_are_one_line_and_the_gap_is_one():
     assert spectral_gap(torch.ones(16, 8)).item() == 1.0
+
+
+def test_features_of_too_few_rows_are_not_looked_at():
+    state, controls = made(ControlConfig())
+    controls.observe_features(torch.ones(15, 8))
+    assert at(state, "spectral_gap") == 0.0
+    controls.observe_features(torch.ones(16, 8))
+    assert at(state, "spectral_gap") == 1.0
