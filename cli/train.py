@@ -121,7 +121,8 @@ def determinism(
 ) -> None:
     """Train twice, and compare every byte.
 
-    Equal settings, each time in a process of its own; compared is every byte that a hash covers. Exits 1 at the first difference, and names the table, the row and the column, or the tensor.
+    Equal settings, each time in a process of its own; compared is every byte that a hash covers. Exits 1 at the first
+    difference, and names the table, the row and the column, or the tensor.
 
     \b
     Examples:
