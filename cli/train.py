@@ -203,10 +203,9 @@ def text(result: Any) -> str:
     from lob.units import format_usd
 
     training, total = result.summary["training"], result.summary["total_pnl_usd_micros"]
-    rate = (
-        f" ({training['played_decisions'] / result.elapsed_s:,.0f} decisions a second, learnt from and logged)" if result.elapsed_s else ""
-    )
-    lines = [f"{result.run_dir}: {result.steps:,} steps x {result.lanes:,} lanes{rate}"]
+    rate = training["played_decisions"] / result.elapsed_s if result.elapsed_s else 0.0
+    speed = f" ({rate:,.0f} decisions a second)" if rate else ""
+    lines = [f"{result.run_dir}: {result.steps:,} steps x {result.lanes:,} lanes{speed}"]
     if training["stopped"]:
         lines.append(f"stopped early: {training['stopped']}")
     lines += [
