@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import InstrumentsFile, duration_ns, named_as_typed, time_ns
+from cli.options import CONFIG_OPTIONS, InstrumentsFile, duration_ns, named_as_typed, time_ns
 from cli.output import COMPILING, Json, emit, progress, say
 
 
@@ -182,6 +182,8 @@ def _plan(context: typer.Context, given: dict[str, Any]) -> Any:
             execution={"threads": given["threads"]}, **rest,
         )  # fmt: skip
     except BadField as error:
+        if given.get(CONFIG_OPTIONS.get(error.field, error.field.rpartition(".")[2])) is None:
+            raise  # it came from the file or --set, in whose words it speaks
         raise named_as_typed(error, context.params) from None
 
 
@@ -203,9 +205,8 @@ def text(result: Any) -> str:
     from lob.units import format_usd
 
     training, total = result.summary["training"], result.summary["total_pnl_usd_micros"]
-    rate = training["played_decisions"] / result.elapsed_s if result.elapsed_s else 0.0
-    speed = f" ({rate:,.0f} decisions a second)" if rate else ""
-    lines = [f"{result.run_dir}: {result.steps:,} steps x {result.lanes:,} lanes{speed}"]
+    rate = f" ({result.played / result.elapsed_s:,.0f} decisions a second, learnt from, validated and logged)" if result.played else ""
+    lines = [f"{result.run_dir}: {result.steps:,} steps x {result.lanes:,} lanes{rate}"]
     if training["stopped"]:
         lines.append(f"stopped early: {training['stopped']}")
     lines += [

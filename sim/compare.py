@@ -73,7 +73,7 @@ def _of_tables(name: str, key: tuple[str, ...], a: pa.Table, b: pa.Table) -> Dif
     rows = min(len(a), len(b))
     earliest: tuple[int, str] | None = None
     for column in a.column_names:
-        x, y = (table[column].slice(0, rows).combine_chunks() for table in (a, b))
+        x, y = (_bits(table[column].slice(0, rows).combine_chunks()) for table in (a, b))
         if x.equals(y):
             continue
         at = int(np.flatnonzero(_unequal(x, y))[0])
@@ -86,6 +86,12 @@ def _of_tables(name: str, key: tuple[str, ...], a: pa.Table, b: pa.Table) -> Dif
     if len(a) != len(b):
         return Difference(f"{name}, rows", f"{len(a):,}", f"{len(b):,}")
     return None
+
+
+def _bits(values: pa.Array) -> pa.Array:
+    """Floats as the integers that their bytes are: 0.0 and -0.0 are equal numbers and different bytes."""
+    floats = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
+    return values.view(floats[values.type]) if values.type in floats else values
 
 
 def _unequal(x: pa.Array, y: pa.Array) -> np.ndarray:

@@ -233,7 +233,7 @@ def _bad_field(error: ValidationError) -> BadField:
     """The first fault of a section, in words."""
     first = error.errors()[0]
     section = error.title.removesuffix("Config").lower()
-    field = ".".join(str(part) for part in ((section,) if section != "run" else ()) + first["loc"])
+    field = ".".join(str(part) for part in ((section,) if section not in ("run", "train") else ()) + first["loc"])
     kind = first["type"]
     if kind in _LIMITS:
         word, key = _LIMITS[kind]

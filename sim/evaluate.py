@@ -6,7 +6,7 @@ the checkpoint or to the run that it came from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,8 +43,10 @@ def evaluate(
     selectors: Sequence[str] = SELECTORS,
     progress: Progress | None = None,
     rebuild_features: bool = False,
+    done: Collection[str] = (),
 ) -> list[Evaluated]:
-    """Play the checkpoint of `config` (phase `eval`) once with each selector, each into a run folder of its own under `runs`.
+    """Play the checkpoint of `config` (phase `eval`) once with each selector, each into a run folder of its own under `runs`; those of
+    `done` lie there already.
 
     Lane i plays window i mod W; the lanes are a whole multiple of the windows. Raises BadInput, NotFound, StaleCache, ForeignCheckpoint.
     """
@@ -68,6 +70,8 @@ def evaluate(
     rules = {name: earned.document() for name, earned in baselines(loaded, config, BASELINES).items()}
     out = []
     for name, one in configs.items():
+        if name in done:
+            continue
         maker = partial(policy_for, one, loaded)
         found: dict[str, Any] = mislead(store, one, loaded, maker) | shared_days(one, about)
         found["one_row_ahead_usd_micros"] = _ahead(loaded, one, maker(windows)) if name == selectors[0] else None

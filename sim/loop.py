@@ -83,7 +83,11 @@ class Loop:
                 progress(self.trainer.steps, loop.steps)
 
     def end(self) -> str:
-        """Close what is open, take the last checkpoint, seal, write the summary. Returns the head."""
+        """Close what is open, take the last checkpoint, seal, write the summary. Returns the head.
+
+        A run that was stopped has finished too: every lane is closed, every dollar counted; its summary says why it stopped.
+        """
+        from sim.run_data import FINISHED
         from sim.train_summary import FILE, summarize_training
 
         ended = self.trainer.steps
@@ -97,7 +101,7 @@ class Loop:
         self.log.commit()
         steps = self.trainer.steps - 1  # the closing row is no training step
         summary = summarize_training(self.log.run_dir, self.config, steps, self.played, self.best, self.stop)
-        return self.log.finish("finished" if self.stop is None else "stopped", summary, FILE)
+        return self.log.finish(FINISHED, summary, FILE)
 
     # --- one block ---
 

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 from lob.errors import BadInput
 from lob.units import counted, format_usd
 from sim.config import TapeConfig
+from sim.evaluations import UNFINISHED, settle_evaluations
 from sim.loop import Loop, Parts, Progress
+from sim.run_data import FINISHED, SUMMARY_FILES
 from sim.split import Window, split
 from sim.train_config import ASKED, POLICY, TrainConfig, from_document
 from sim.train_summary import FILE
@@ -24,17 +26,18 @@ if TYPE_CHECKING:
     from sim.tape import Loaded
     from sim.trainer import Trainer
 
-UNFINISHED = "unfinished"
-
 
 @dataclass(frozen=True)
 class TrainResult:
-    """A finished training run and its evaluations. `elapsed_s` is wall-clock of this process's steps, log and checkpoints included."""
+    """A finished training run and its evaluations. `played` are the decisions of living lanes that this process played, `elapsed_s` its
+    wall-clock for them, log, validation and checkpoints included: a resumed run's are those since then.
+    """
 
     run_dir: Path
     head: str
     steps: int
     lanes: int
+    played: int
     elapsed_s: float
     best: Path
     notes: tuple[str, ...]
@@ -82,13 +85,17 @@ def resume(run_dir: Path, store: Path | None = None, threads: int = 1, progress:
     from store.run_read import read_run
 
     manifest = read_manifest(run_dir)
-    stated = manifest["identity"].get("config", {})
-    if stated.get("phase") != "train":
-        raise BadInput(f"{run_dir}: is no training run (phase {stated.get('phase')!r}): only those can be resumed")
-    config = from_document(stated, manifest["identity"]["asked"], {"threads": threads})
+    identity = manifest["identity"]
+    stated = identity.get("config", {})
+    if stated.get("phase") != "train" or "asked" not in identity:
+        raise BadInput(f"{run_dir}: is no run of `sim train` (phase {stated.get('phase')!r}): only those can be resumed")
+    config = from_document(stated, identity["asked"], {"threads": threads})
     store = store or Path(manifest["attributes"]["store"])
-    if read_run(run_dir).state != UNFINISHED:
-        return _conclude(config, store, run_dir, 0.0, ())
+    state = read_run(run_dir).state
+    if state == FINISHED:
+        return _conclude(config, store, run_dir)
+    if state != UNFINISHED:
+        raise BadInput(f"{run_dir}: the run was closed before its end ({state}): nothing can be added to it; start a new one")
     parts = prepare(config, store)
     trainer = make_trainer(config, parts.train)
     folder = latest(run_dir)
@@ -180,21 +187,26 @@ def _tables() -> Any:
 def _finish(loop: Loop, store: Path, progress: Progress | None) -> TrainResult:
     """Train to the end, close the log, evaluate."""
     run_dir = loop.log.run_dir
-    started = time.perf_counter()
+    started, before = time.perf_counter(), loop.played
     try:
         with loop.log:
             loop.run(progress)
             loop.end()
     except KeyboardInterrupt:
-        line = f"{run_dir} keeps its first {counted(loop.log.steps, 'step')}; go on with `sim train --resume {shlex.quote(str(run_dir))}`"
-        raise KeyboardInterrupt(line) from None
-    return _conclude(loop.config, store, run_dir, time.perf_counter() - started, loop.parts.notes)
+        kept = counted(loop.log.steps, "step")
+        raise KeyboardInterrupt(f"{run_dir} keeps its first {kept}; go on with `{_resume_line(run_dir)}`") from None
+    return _conclude(loop.config, store, run_dir, loop.played - before, time.perf_counter() - started, loop.parts.notes)
 
 
-def _conclude(config: TrainConfig, store: Path, run_dir: Path, elapsed_s: float, notes: tuple[str, ...]) -> TrainResult:
-    """The evaluations of a run that has trained to its end: greedy, the headline, and Boltzmann beside it."""
+def _conclude(
+    config: TrainConfig, store: Path, run_dir: Path, played: int = 0, elapsed_s: float = 0.0, notes: tuple[str, ...] = ()
+) -> TrainResult:
+    """The evaluations of a run that has trained to its end: greedy, the headline, and Boltzmann beside it.
+
+    Those that are there already are not played again; what a kill left of one moves to the run's `abandoned/evaluations`.
+    """
     from sim.checkpoints import BEST, CHECKPOINTS
-    from sim.evaluate import evaluate, plan_evaluation
+    from sim.evaluate import SELECTORS, evaluate, plan_evaluation
     from sim.registry import registry_of
     from store.run_read import read_run, seal
 
@@ -204,12 +216,24 @@ def _conclude(config: TrainConfig, store: Path, run_dir: Path, elapsed_s: float,
     plan = plan_evaluation(
         best, store, registry_of(None), None, {"step_limit": config.loop.eval_steps}, {}, execution=config.execution.model_dump()
     )
-    evaluations, lines = [], []
-    for one in evaluate(plan, store, run_dir.parent):
-        result = one.result
-        total = result.summary["total_pnl_usd_micros"]
-        evaluations.append({"selector": one.selector, "run": str(result.run_dir), "head": result.head, "total_pnl_usd_micros": total})
-        lines.append(f"{one.selector}: {format_usd(total)} on the test days; {result.run_dir}")
-    return TrainResult(
-        run_dir, read_run(run_dir).head, summary["training"]["steps"], config.lanes, elapsed_s, best, notes, summary, evaluations, lines
-    )  # fmt: skip
+    found = settle_evaluations(plan, best, run_dir.parent, run_dir / "abandoned" / "evaluations")
+    try:
+        if set(SELECTORS) - set(found):
+            found |= {one.selector: one.result.run_dir for one in evaluate(plan, store, run_dir.parent, done=tuple(found))}
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"{run_dir} has trained to its end; evaluate it with `{_resume_line(run_dir)}`") from None
+    evaluations = [_evaluated(selector, found[selector]) for selector in SELECTORS]
+    lines = [f"{one['selector']}: {format_usd(one['total_pnl_usd_micros'])} on the test days; {one['run']}" for one in evaluations]
+    head, steps = read_run(run_dir).head, summary["training"]["steps"]
+    return TrainResult(run_dir, head, steps, config.lanes, played, elapsed_s, best, notes, summary, evaluations, lines)
+
+
+def _evaluated(selector: str, run: Path) -> dict[str, Any]:
+    from store.run_read import read_run
+
+    total = json.loads((run / SUMMARY_FILES["eval"]).read_bytes())["total_pnl_usd_micros"]
+    return {"selector": selector, "run": str(run), "head": read_run(run).head, "total_pnl_usd_micros": total}
+
+
+def _resume_line(run_dir: Path) -> str:
+    return shlex.join(["sim", "train", "--resume", str(run_dir)])

@@ -6,6 +6,7 @@ What is stated later wins: defaults, the profile, the file, `--set`, options of 
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -114,6 +115,9 @@ def plan_train(
     unknown = sorted(set(stated) - set(SECTIONS) - {"tape", "env", "log", "lanes", "seed"})
     if unknown:
         raise BadField(unknown[0], f"there is no such section; there are {', '.join(sorted([*SECTIONS, 'tape', 'env', 'log']))}")
+    for name, values in stated.items():
+        if name not in ("lanes", "seed") and not isinstance(values, Mapping):
+            raise BadField(name, f"is a section of settings (write it as [{name}] or {name}.key=value), and was given", values, False)
     for name in ("lanes", "seed"):
         rest.setdefault(name, stated.get(name, {"lanes": 128, "seed": 0}[name]))
     laid = {**stated.get("tape", {}), **{name: value for name, value in tape.items() if value is not None}}
@@ -130,12 +134,17 @@ def plan_train(
 
 
 def _section(name: str, values: dict[str, Any]) -> Any:
+    for key, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BadField(f"{name}.{key}", "must be a finite number", value, False)
     try:
-        return SECTIONS[name](**values)
+        return SECTIONS[name].model_validate_json(json.dumps(values, default=str), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join([name, *(str(part) for part in first["loc"])])
         if first["type"] == "extra_forbidden":
             raise BadField(field, f"there is no such setting; {name} has {', '.join(SECTIONS[name].model_fields)}") from None
         said = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+        if first["type"] == "value_error" and not first["loc"]:
+            raise BadField(field, said) from None
         raise BadField(field, said, first["input"], is_told=first["type"] == "value_error") from None
