@@ -69,23 +69,24 @@ def _of_documents(where: str, a: Any, b: Any) -> Iterator[Difference]:
 
 
 def _of_tables(name: str, key: tuple[str, ...], a: pa.Table, b: pa.Table) -> Difference | None:
-    """The first row at which two tables differ, by its key; of its columns the first in declared order."""
+    """The first row at which two tables differ, by its key; of its columns the first in declared order, or that one run lacks the row."""
     rows = min(len(a), len(b))
-    earliest: tuple[int, str] | None = None
-    for column in a.column_names:
-        x, y = (_bits(table[column].slice(0, rows).combine_chunks()) for table in (a, b))
-        if x.equals(y):
-            continue
-        at = int(np.flatnonzero(_unequal(x, y))[0])
-        if earliest is None or at < earliest[0]:
-            earliest = (at, column)
-    if earliest is not None:
-        at, column = earliest
-        named = ", ".join(f"{part} {a[part][at].as_py()}" for part in key)
-        return Difference(f"{name}, {named}, {column}", str(a[column][at].as_py()), str(b[column][at].as_py()))
-    if len(a) != len(b):
-        return Difference(f"{name}, rows", f"{len(a):,}", f"{len(b):,}")
-    return None
+    earliest, column = rows, ""
+    for held in a.column_names:
+        x, y = (_bits(table[held].slice(0, rows).combine_chunks()) for table in (a, b))
+        at = rows if x.equals(y) else int(np.flatnonzero(_unequal(x, y))[0])
+        if at < earliest:
+            earliest, column = at, held
+    one, other = (tuple(table[part][earliest].as_py() for part in key) if earliest < len(table) else None for table in (a, b))
+    if one == other:
+        return None if one is None else Difference(f"{_row(name, key, one)}, {column}", *(str(t[column][earliest].as_py()) for t in (a, b)))
+    if other is None or (one is not None and one < other):  # rows are in key order: the lower key's row is the one that the other run lacks
+        return Difference(_row(name, key, one), "there", "missing")
+    return Difference(_row(name, key, other), "missing", "there")
+
+
+def _row(table: str, key: tuple[str, ...], values: Any) -> str:
+    return ", ".join([table, *(f"{part} {value}" for part, value in zip(key, values, strict=True))])
 
 
 def _bits(values: pa.Array) -> pa.Array:

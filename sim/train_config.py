@@ -84,7 +84,7 @@ def read_settings(file: Path | None, settings: Sequence[str]) -> dict[str, Any]:
     for setting in settings:
         name, equals, text = setting.partition("=")
         section, dot, key = name.strip().partition(".")
-        if not (equals and dot and key):
+        if not (section and dot and key and equals):
             raise BadInput(f"--set {setting}: write it as section.key=value, like learner.lr=3e-4")
         held = stated.setdefault(section, {})
         if not isinstance(held, dict):
