@@ -17,12 +17,16 @@ from torch.nn import functional as F
 from lob.layout import BUS_SLOTS, LANE, STATE_DIM
 from policy import blocks, temporal
 from policy.architecture import Architecture
-from policy.heads import CHOICES, HeadOutput
+from policy.heads import BRANCH_FIRST, CHOICES, HeadOutput, taus
 from policy.weights import Layout, count, first_values, linear, offsets, views
 
 HISTORY_SLOTS = LANE
 """Slots of a row of the history: those that come from the market alone."""
 
+
+FIRST_DEVIATION = 1.0
+"""Deviation of every choice's value before anything is learnt: rewards are whitened so that the return of a held position has it. A uniform
+distribution over the support would call every choice six times as uncertain, and orders are sized by that."""
 
 TAPE_ROWS = 65_536
 """Rows of a tape that are encoded at a time: their windows of sixteen rows then take 400 MB."""
@@ -182,9 +186,21 @@ def initialise(architecture: Architecture, seed: int, device: str | torch.device
     with torch.no_grad():
         for spec in layout(architecture):
             model.weights[spec.name].copy_(first_values(spec, seed))
+        model.weights["heads.bias"][_VALUE_STREAMS] += _first_distribution(architecture, device)
     if idle := unreached(model):
         raise ValueError(f"no output depends on {', '.join(idle)}: take it out of the layout, or read it")
     return model
+
+
+_VALUE_STREAMS = [first + branch for branch, first in enumerate(BRANCH_FIRST)]
+"""Rows of the head that say a branch's value; its advantages follow each."""
+
+
+def _first_distribution(architecture: Architecture, device: str | torch.device) -> torch.Tensor:
+    """[atoms + quantiles]: the normal distribution of deviation FIRST_DEVIATION, as logits of the atoms and as quantiles."""
+    atoms = support(architecture, device)
+    deviation = max(FIRST_DEVIATION, float(atoms[1] - atoms[0]))  # narrower than an atom, it would be a point
+    return torch.cat((-0.5 * (atoms / deviation).square(), deviation * torch.special.ndtri(taus(architecture.quantiles, str(device)))))
 
 
 def unreached(model: Model) -> list[str]:

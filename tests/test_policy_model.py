@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import torch
 from lob.errors import BadInput, NotFound
 from lob.layout import BUS_SLOTS, STATE_DIM
 from policy.architecture import PROFILES, Architecture, ModelConfig, profile
-from policy.heads import BRANCHES
+from policy.distributions import distributions
+from policy.heads import BRANCHES, CHOICES, HeadOutput
 from policy.model import HISTORY_SLOTS, Actor, Model, fold, initialise, layout, parameters, support, unreached
 from policy.weights import ALIGN, TensorSpec, fingerprint, offsets
 
@@ -228,3 +230,13 @@ def test_a_config_is_a_profile_and_what_differs_from_it():
 
 def test_a_config_can_change_every_size_of_the_architecture():
     assert set(ModelConfig.model_fields) - {"profile"} == set(Architecture().document())
+
+
+def test_before_anything_is_learnt_every_choice_is_said_to_be_normal_with_a_deviation_of_one():
+    model = initialise(Architecture(), 3)
+    said = model(torch.zeros(2, STATE_DIM), None, torch.zeros(BUS_SLOTS)).heads
+    c51, _ = distributions(HeadOutput(*(part.detach() for part in said)), support(model.architecture))
+    assert torch.allclose(c51.sigma(), torch.ones(2, CHOICES), atol=0.1)
+    assert c51.mean().abs().max() < 0.5
+    expected = torch.tensor([NormalDist().inv_cdf(tau) for tau in (0.1, 0.3, 0.5, 0.7, 0.9)])
+    assert (said.quantiles - expected).abs().max() < 0.6  # the layers' own first values are spread around it
