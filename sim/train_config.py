@@ -124,13 +124,25 @@ def plan_train(
     laid.setdefault("clock", "1s")
     laid["market_schema"] = laid.get("market_schema") or choose_schema(store, symbol, laid["clock"])
     log = {"level": "trades", "segment_steps": 500, **stated.get("log", {})}
-    sections = {name: _section(name, dict(stated.get(name, {}))) for name in SECTIONS}
+    sections = {name: _section(name, values) for name, values in _at_home(stated).items()}
     account = dict(stated.get("env", {}))
     config = run_config(
         symbol, resolve(symbol, registry), laid, account, log, kind=TrainConfig, phase="train", policy=POLICY, **sections, **rest
     )
     assert isinstance(config, TrainConfig)
     return config
+
+
+def _at_home(stated: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """{section: settings} with the learner's rate, discount and the like, which people look for under `learner`, where they are declared:
+    with the controllers that move them. Raises BadField when one is stated in both places."""
+    sections = {name: dict(stated.get(name, {})) for name in SECTIONS}
+    learner, control = sections["learner"], sections["control"]
+    for name in [name for name in learner if name not in LearnConfig.model_fields and name in ControlConfig.model_fields]:
+        if name in control:
+            raise BadField(f"learner.{name}", f"is the same setting as control.{name}: state one of them")
+        control[name] = learner.pop(name)
+    return sections
 
 
 def _section(name: str, values: dict[str, Any]) -> Any:

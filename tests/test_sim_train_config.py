@@ -107,9 +107,10 @@ def test_a_setting_is_a_toml_value_and_what_is_none_is_text(text, value):
     assert read_settings(None, [f"section.key={text}"]) == {"section": {"key": value}}
 
 
-@pytest.mark.xfail(strict=True, reason="the learning rate is a setting of the section `control` alone")
-def test_the_learning_rate_can_be_set_as_the_learners():
-    assert plan("learner.lr=1e-3") != plan()
+def test_what_controllers_move_can_be_stated_where_people_look_for_it_and_in_one_place_only():
+    assert plan("learner.lr=1e-3", "learner.gamma=0.97").control == plan("control.lr=1e-3", "control.gamma=0.97").control
+    with pytest.raises(BadInput, match=r"learner\.lr: is the same setting as control\.lr"):
+        plan("learner.lr=1e-3", "control.lr=1e-3")
 
 
 def test_a_runs_manifest_gives_its_config_back_with_the_same_hash():
