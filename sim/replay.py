@@ -117,7 +117,7 @@ def replay(
             log.append_row("attempts", attempt_row(config))
             for row in _events(env.phase, noted):
                 log.append_row("events", row)
-            played, closed = _play(env, policy, log, loaded.schedule, progress)
+            played, closed = _play(env, policy, log, loaded.schedule, config.execution.flush_ms / 1000, progress)
             log.commit()
             run = replace(load_log(run_dir), finished=True)
             summary = summarize(run)
@@ -150,20 +150,24 @@ def warm_up(make_env: Callable[[int], Env], policy: Policy, lanes: int) -> None:
     """
     import torch
 
+    from cuda_env.blocks import BlockLog
     from cuda_env.kernels_cpu import PARALLEL_FROM
     from lob.layout import LANE, STATE_DIM
     from policy.protocol import constant_picks
-    from policy.tables import diag_row
+    from policy.tables import DIAG, diag_row
 
     past = torch.zeros(lanes, policy.window, LANE) if policy.window else None
     picks = policy.act(torch.zeros(lanes, STATE_DIM), past, 0)
     diag_row(picks, policy.diagnostics(), torch.ones(lanes, dtype=torch.bool))
     few = min(lanes, PARALLEL_FROM)
     env = make_env(few)
+    block = BlockLog(env, 2, DIAG)  # of two steps: rows of one alone lie otherwise in memory, which is another kernel
     env.observe()
     env.step(constant_picks(few, "cpu"))
-    env.diag()
+    block.capture()
     env.close_all()
+    block.capture()
+    block.drain()
 
 
 def what_is_kept(run_dir: Path) -> str:
@@ -228,17 +232,28 @@ def account_notes(config: RunConfig) -> tuple[str, ...]:
     )
 
 
-def _play(env: Env, policy: Policy, log: RunLog, schedule: Schedule, progress: Progress | None) -> tuple[int, int]:
+BLOCK_LANE_STEPS = 2**15
+"""Lane-steps that are gathered before they become rows: few lanes pay Python's price for a row once in many steps."""
+MOST_BLOCK_STEPS = 256
+
+
+def _play(env: Env, policy: Policy, log: RunLog, schedule: Schedule, flush_s: float, progress: Progress | None) -> tuple[int, int]:
     """Every decision, then the drain, which in a joined plan comes to each lane at the end of its own window; (decisions of living lanes,
     lanes that the floor ended).
 
-    A step's rows are in the log before the next decision is made.
+    Steps are gathered in blocks and go to the log together, at the latest after `flush_s`; how many they are changes no hashed byte.
     """
-    from policy.tables import diag_row, no_picks_row
+    import numpy as np
 
+    from cuda_env.blocks import NULL, BlockLog
+    from policy.tables import DIAG, diag_row, no_picks_row
+
+    block = BlockLog(env, max(1, min(MOST_BLOCK_STEPS, BLOCK_LANE_STEPS // env.lanes)), DIAG)
     played = closed = 0
     now = time.perf_counter_ns
     steps = schedule.longest + 1
+    times: list[tuple[int, ...]] = []  # of the block's steps: wall-clock, and when each of its parts ended
+    flushed = time.monotonic()
     for step in range(steps):
         begun = now()
         if step < schedule.longest:
@@ -253,13 +268,20 @@ def _play(env: Env, policy: Policy, log: RunLog, schedule: Schedule, progress: P
             env.close_all()
             of_policy = no_picks_row()
         moved = now()
-        for table in env.emit:
-            log.append(table, env.rows(table))
-        diag = env.diag()
-        played, closed = played + diag["lanes.played"], closed + diag["end.capital_floor"]
-        log.append_row("diag", diag | of_policy)
-        log.append_row("timing", _timing(env.phase, step, log.waited_s, begun, observed, picked, moved, now()))
-        log.end_step(step)
+        block.put(np.array([NULL if value is None else value for value in of_policy.values()], np.int64))
+        block.capture()
+        times.append((time.time_ns(), begun, observed, picked, moved))
+        if len(times) < block.steps and step + 1 < steps and time.monotonic() - flushed < flush_s:
+            continue
+        tables = block.drain()
+        played += int(tables["diag"]["lanes.played"].sum())
+        closed += int(tables["diag"]["end.capital_floor"].sum())
+        for table, columns in tables.items():
+            log.append(table, columns)
+        log.append("timing", _timing(env.phase, step + 1 - len(times), log.waited_s, times, now()))
+        log.end_step(step, len(times))
+        times.clear()
+        flushed = time.monotonic()
         if progress is not None:
             progress(step + 1, steps)
     return played, closed
@@ -287,15 +309,21 @@ def _events(phase: int, notes: Sequence[tuple[str, str]]) -> list[dict[str, Any]
     ]
 
 
-def _timing(phase: int, step: int, waited_s: float, begun: int, observed: int, picked: int, moved: int, logged: int) -> dict[str, int]:
+def _timing(phase: int, first: int, waited_s: float, times: Sequence[tuple[int, ...]], logged: int) -> dict[str, Any]:
+    """The `timing` rows of a block that begins with step `first`; what the log took of it stands at its last step, where it was due."""
+    import numpy as np
+
+    wall, begun, observed, picked, moved = np.array(times, np.int64).T
+    log_ns = np.zeros(len(wall), np.int64)
+    log_ns[-1] = logged - moved[-1]
     return {
-        "phase": phase,
-        "step": step,
-        "wall_ns": time.time_ns(),
-        "elapsed_ns": logged - begun,
+        "phase": np.full(len(wall), phase, np.int8),
+        "step": np.arange(first, first + len(wall), dtype=np.int32),
+        "wall_ns": wall,
+        "elapsed_ns": moved - begun + log_ns,
         "observe_ns": observed - begun,
         "policy_ns": picked - observed,
         "physics_ns": moved - picked,
-        "log_ns": logged - moved,
-        "waited_ns": int(waited_s * 1e9),
+        "log_ns": log_ns,
+        "waited_ns": np.full(len(wall), int(waited_s * 1e9), np.int64),
     }

@@ -45,10 +45,18 @@ def market(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory) -> Path:
-    """An untrained network, in a folder as a training run keeps it."""
-    folder = tmp_path_factory.mktemp("net") / "untrained"
-    init_checkpoint(3, folder)
-    return folder
+    """A network that no training made, with opinions: noise on every weight, so that it trades whatever a fresh network starts from."""
+    import torch
+
+    folder = tmp_path_factory.mktemp("net")
+    init_checkpoint(3, folder / "fresh")
+    held, _ = load_checkpoint(folder / "fresh")
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for weights in held.model.weights.values():
+            weights.add_(torch.randn(weights.shape, generator=generator) * 0.3)
+    save(held, folder / "lively")
+    return folder / "lively"
 
 
 def config(checkpoint: Path, minutes: int = 10, lanes: int = 1, level: str = "full", **changes) -> RunConfig:

@@ -50,3 +50,18 @@ def test_a_lower_level_keeps_the_same_dollars(real_store, tmp_path, level):
     full, less = run(real_store, tmp_path), run(real_store, tmp_path, level=level)
     assert less.summary["total_pnl_usd_micros"] == full.summary["total_pnl_usd_micros"]
     assert verify(less.run_dir, real_store).ok
+
+
+@pytest.mark.deep
+def test_a_window_as_long_as_the_seeds_validation_is_played_proved_and_told_whole(tmp_path):
+    """214,654 decisions in one window over three sessions (seed K1, T43); every pick is in the distribution, not only the last ones."""
+    from tests.window_days import DATES, config_of, day_bounds, store_of_days
+
+    store = store_of_days(tmp_path, events=60_000, dates=DATES[:3])
+    window = (day_bounds(DATES[0])[0], day_bounds(DATES[2])[1])
+    config = config_of([window], phase="replay", policy="imbalance", tape={"windows": None, "clock": "1s"})
+    result = replay(config, store, tmp_path / "runs")
+    phase = result.summary["phases"][0]
+    assert result.steps >= 214_654 and sum(phase["picked_direction"].values()) == phase["played_decisions"] == result.played
+    verdict = verify(result.run_dir, store, head=result.head)
+    assert verdict.ok and verdict.largest_difference_usd_micros == 0
