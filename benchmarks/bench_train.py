@@ -78,7 +78,7 @@ def inference(market, name: str, lanes: int, dtype: torch.dtype, rounds: int) ->
     table = None
     with torch.no_grad():
         if model.window:
-            rows = torch.arange(plan.rows, device="cuda")
+            rows = plan.rows
             table = actor.encode_tape(lambda chosen: env.history(model.window, chosen), rows)
 
         def heads_of():
