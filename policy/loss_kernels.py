@@ -43,7 +43,7 @@ LOOKED_AT = ("observation", "next observation", "return", "label", "next value",
 SEEN, NEXT_SEEN, RETURN, LABEL, NEXT_VALUE, TARGET, VALUE, AUX_VALUE, LOSS, NONE_BAD = range(len(LOOKED_AT) + 1)
 
 _FIRST, _SIZES = tuple(map(int, BRANCH_FIRST)), tuple(map(int, BRANCH_SIZES))
-_BRANCH_OF = tuple(branch for branch, size in enumerate(_SIZES) for _ in range(size))
+BRANCH_OF = tuple(branch for branch, size in enumerate(_SIZES) for _ in range(size))
 _DIRECTIONS = _SIZES[0]
 
 # Bare names: a compiled function must not meet a 64-bit literal in float32 arithmetic, or it computes in 64 bits.
@@ -124,7 +124,7 @@ def dot(cells, others):
 
 @scalar
 def soften(logits, out):
-    """(greatest logit, sum of weights); the atoms' weights e^(logit - greatest) go to `out`."""
+    """(greatest logit, sum of weights); the atoms' weights e^(logit - greatest) go to `out`: other cells, or the loop is not vectorised."""
     top = greatest(logits)
     for k in range(logits.size):
         out[k] = exp32(logits[k] - top)
@@ -132,26 +132,26 @@ def soften(logits, out):
 
 
 @scalar
-def quantiles_mean(said, row, first, count):
-    """Mean of IQN's values at said[row, first..]."""
-    return summed(said[row, first : first + count]) / _f32(count)
+def quantiles_mean(said, first, count):
+    """Mean of IQN's values at said[first..]."""
+    return summed(said[first : first + count]) / _f32(count)
 
 
 @scalar
-def think(row, choice, b):
-    """The first pass: what the online network says of one choice at the next observation (`values`), and here (`here`, `soft`, ...)."""
+def think(online, now, soft, row, choice, b):
+    """The first pass: what the online network says of one choice at the next observation (`values`), and here (`here`, `top`, ...).
+
+    `online` and `now` are what it says there and here, a row each. The weights of the atoms here are left in `soft`.
+    """
     atoms, quantiles = b.support.size, b.slope.shape[2]
     first = choice * (atoms + quantiles)
-    # The gradient's row is free until the last pass: it holds the next observation's weights.
-    weights = b.pull[row, first : first + atoms]
-    _, total = soften(b.online[row, first : first + atoms], weights)
-    mean = dot(weights, b.support) / total
-    b.values[row, choice] = _BLEND * mean + _REST * quantiles_mean(b.online, row, first + atoms, quantiles)
-    weights = b.soft[row, choice * atoms : (choice + 1) * atoms]
-    top, total = soften(b.now[row, first : first + atoms], weights)
+    weights = soft[choice * atoms : (choice + 1) * atoms]
+    _, total = soften(online[first : first + atoms], weights)
+    b.values[row, choice] = _BLEND * (dot(weights, b.support) / total) + _REST * quantiles_mean(online, first + atoms, quantiles)
+    top, total = soften(now[first : first + atoms], weights)
     mean = dot(weights, b.support) / total
     b.top[row, choice], b.total[row, choice], b.mean[row, choice] = top, total, mean
-    b.here[row, choice] = _BLEND * mean + _REST * quantiles_mean(b.now, row, first + atoms, quantiles)
+    b.here[row, choice] = _BLEND * mean + _REST * quantiles_mean(now, first + atoms, quantiles)
 
 
 @scalar
@@ -218,7 +218,7 @@ def project(weights, scale, reward, discount, support, out):
 
 
 @scalar
-def regress(row, branch, i, quantile, best, top, worst, reward, discount, b):
+def regress(lagged, row, branch, i, quantile, best, top, worst, reward, discount, b):
     """(loss, slope) of one quantile against the target: sum of weights * |tau_i - (u < 0)| * huber(u), u = target - quantile."""
     atoms, quantiles = b.support.size, b.slope.shape[2]
     tau = (_f32(i) + _HALF) / _f32(quantiles)
@@ -228,7 +228,7 @@ def regress(row, branch, i, quantile, best, top, worst, reward, discount, b):
         if share > _ZERO:
             first = choice * (atoms + quantiles) + atoms
             for j in range(quantiles):
-                u = reward + discount * b.lagged[row, first + j] - quantile
+                u = reward + discount * lagged[first + j] - quantile
                 clipped = u
                 if u > _KAPPA:
                     clipped = _KAPPA
@@ -242,37 +242,39 @@ def regress(row, branch, i, quantile, best, top, worst, reward, discount, b):
 
 
 @scalar
-def aim(row, branch, b):
-    """The second pass: a branch's target, and the losses of the choice that was made against it."""
+def aim(lagged, now, soft, target, spare, row, branch, b):
+    """The second pass: a branch's target, and the losses of the choice that was made against it.
+
+    `lagged` is what the target network says of the next observation. `target`[A] gets the target's probabilities, `spare`[A] is scratch.
+    """
     atoms, quantiles = b.support.size, b.slope.shape[2]
     each = atoms + quantiles
     reward, discount = b.returns[row], b.discount[row]
     best, top, worst = extremes(b.values, row, branch)
-    target, spare = b.target[row, branch], b.pull[row, branch * atoms : (branch + 1) * atoms]
     for k in range(atoms):
         target[k] = _ZERO
     level = _ZERO
     for choice in range(_FIRST[branch], _FIRST[branch] + _SIZES[branch]):
         share = share_of(b.values, row, branch, choice, best, top, worst, b.dials[SARSA_RATIO])
         if share > _ZERO:
-            _, total = soften(b.lagged[row, choice * each : choice * each + atoms], spare)
+            _, total = soften(lagged[choice * each : choice * each + atoms], spare)
             project(spare, share / total, reward, discount, b.support, target)
-            level += share * (reward + discount * quantiles_mean(b.lagged, row, choice * each + atoms, quantiles))
+            level += share * (reward + discount * quantiles_mean(lagged, choice * each + atoms, quantiles))
     choice = chosen(b.action[row], branch)
     weight = b.weights[row] / (_f32(b.weights.size) * _PER_BRANCH)
-    soft, logits = b.soft[row, choice * atoms : (choice + 1) * atoms], b.now[row, choice * each : choice * each + atoms]
+    own, logits = soft[choice * atoms : (choice + 1) * atoms], now[choice * each : choice * each + atoms]
     scale, mean, mass = _ONE / b.total[row, choice], b.mean[row, choice], summed(target)
     # -sum m log p, with log p = logit - greatest - log total.
     loss = mass * (b.top[row, choice] + _f32(math.log(b.total[row, choice]))) - dot(target, logits)
     square, variance = _ZERO, _ZERO
     for k in range(atoms):
-        p, away = soft[k] * scale, b.support[k] - mean
+        p, away = own[k] * scale, b.support[k] - mean
         gap = p * mass - target[k]
         square += gap * gap
         variance += p * away * away
     regression, slopes = _ZERO, _ZERO
     for i in range(quantiles):
-        part, slope = regress(row, branch, i, b.now[row, choice * each + atoms + i], best, top, worst, reward, discount, b)
+        part, slope = regress(lagged, row, branch, i, now[choice * each + atoms + i], best, top, worst, reward, discount, b)
         b.slope[row, branch, i] = slope
         regression += part
         slopes += slope * slope
@@ -302,10 +304,13 @@ def conserve(row, branch, choice, made, weight, b):
 
 
 @scalar
-def turn(row, choice, b):
-    """The last pass: the gradient of the weighted sum of all losses at one choice's logits and quantiles."""
+def turn(pull, soft, target, row, choice, b):
+    """The last pass: the gradient of the weighted sum of all losses at one choice's logits and quantiles, into its part of the row `pull`.
+
+    `target`[A] is that of the choice's branch.
+    """
     atoms, quantiles = b.support.size, b.slope.shape[2]
-    first, branch = choice * (atoms + quantiles), _BRANCH_OF[choice]
+    first, branch = choice * (atoms + quantiles), BRANCH_OF[choice]
     made = chosen(b.action[row], branch)
     weight = b.weights[row] / (_f32(b.weights.size) * _PER_BRANCH)
     total, mean = b.total[row, choice], b.mean[row, choice]
@@ -318,15 +323,15 @@ def turn(row, choice, b):
     own = _ONE if choice == made else _ZERO
     of_c51, of_iqn, of_cql = b.dials[SHARE_C51] * own * weight, b.dials[SHARE_IQN] * own * weight, b.dials[SHARE_CQL]
     scale, mass = _ONE / total, b.mass[row, branch]
-    soft, pull, target = b.soft[row, choice * atoms : (choice + 1) * atoms], b.pull[row, first : first + atoms], b.target[row, branch]
+    weights, of_logits = soft[choice * atoms : (choice + 1) * atoms], pull[first : first + atoms]
     # Each loop alone: sums keep their order and cannot be vectorised, what is beside them can.
     for k in range(atoms):
-        pull[k] = at_mean * (soft[k] * scale) * (b.support[k] - mean)
-    square = dot(pull, pull)
+        of_logits[k] = at_mean * (weights[k] * scale) * (b.support[k] - mean)
+    square = dot(of_logits, of_logits)
     for k in range(atoms):
-        pull[k] = of_cql * pull[k] + of_c51 * (soft[k] * scale * mass - target[k])
+        of_logits[k] = of_cql * of_logits[k] + of_c51 * (weights[k] * scale * mass - target[k])
     for i in range(quantiles):
-        b.pull[row, first + atoms + i] = of_cql * at_level + of_iqn * b.slope[row, branch, i]
+        pull[first + atoms + i] = of_cql * at_level + of_iqn * b.slope[row, branch, i]
     b.facts[row, SQUARE_CQL + choice] = square + _f32(quantiles) * at_level * at_level
 
 
@@ -378,7 +383,7 @@ def first_bad(row, b):
 
 @scalar
 def settle(row, b):
-    """What concerns a row as a whole: the auxiliary head, the row's error, the sizes that are looked at, the padding of its gradient."""
+    """What concerns a row as a whole: the auxiliary head, the row's error, what is looked at, the padding of its gradient."""
     weight = b.weights[row] / _f32(b.weights.size)
     residual = b.aux[row] - b.label[row] / max(b.dials[LABEL_SCALE], _SCALE_FLOOR)
     gradient = weight * (residual + residual)
@@ -398,12 +403,14 @@ def settle(row, b):
 
 
 @kernel_cpu
-def measure(b):
+def measure(online, lagged, now, soft, b):
+    """Every row; `soft`[13 A] is scratch."""
     for row in range(b.weights.size):
         for choice in range(CHOICES):
-            think(row, choice, b)
+            think(online[row], now[row], soft, row, choice, b)
         for branch in range(BRANCHES):
-            aim(row, branch, b)
+            spare = b.pull[row, : b.support.size]  # free until the last pass
+            aim(lagged[row], now[row], soft, b.target[row, branch], spare, row, branch, b)
         for choice in range(CHOICES):
-            turn(row, choice, b)
+            turn(b.pull[row], soft, b.target[row, BRANCH_OF[choice]], row, choice, b)
         settle(row, b)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from lob.errors import BadInput
 from policy import loss_kernels as k
 from policy.heads import CHOICES, HeadOutput
-from policy.launch import Launcher, in_order
+from policy.launch import Launcher
 from policy.loss_kernels import SCALE_FLOOR
 
 TIE_THRESHOLD = 1e-5
@@ -19,9 +20,6 @@ TIE_THRESHOLD = 1e-5
 class Board(NamedTuple):
     """What `policy.loss_kernels` reads and writes, for B rows of W columns: 13 choices of A logits and T quantiles each, and padding."""
 
-    online: torch.Tensor  # float32[B, W]: what the online network says of the next observation
-    lagged: torch.Tensor  # float32[B, W]: what the target network says of it
-    now: torch.Tensor  # float32[B, W]: what the online network says of the observation
     action: torch.Tensor  # int32[B]
     returns: torch.Tensor  # float32[B]
     discount: torch.Tensor  # float32[B]
@@ -34,7 +32,6 @@ class Board(NamedTuple):
     dials: torch.Tensor  # float32[7]
     values: torch.Tensor  # float32[B, 13]: blended, of the next observation
     here: torch.Tensor  # float32[B, 13]: blended, of the observation
-    soft: torch.Tensor  # float32[B, 13 A]: C51's weights here, before their sum is divided out
     top: torch.Tensor  # float32[B, 13]: greatest logit here
     total: torch.Tensor  # float32[B, 13]: sum of the weights here
     mean: torch.Tensor  # float32[B, 13]: C51's mean here
@@ -60,10 +57,10 @@ class HeadLosses:
         if not (atoms >= 2 and bool(torch.isfinite(support).all()) and bool((support.diff() > 0).all())):
             raise BadInput(f"a support of {atoms} atoms, {support.tolist()[:3]}..., has no width: give two values at least, ascending")
 
-        said, choices = (batch, columns), (batch, CHOICES)
+        choices = (batch, CHOICES)
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(Board._fields, (batch,))  # of what is one number a row
-        shapes |= {"online": said, "lagged": said, "now": said, "pull": said, "support": (atoms,), "dials": (k.DIALS,)}
-        shapes |= dict.fromkeys(("values", "here", "top", "total", "mean"), choices) | {"soft": (batch, CHOICES * atoms)}
+        shapes |= {"pull": (batch, columns), "support": (atoms,), "dials": (k.DIALS,)}
+        shapes |= dict.fromkeys(("values", "here", "top", "total", "mean"), choices)
         shapes |= {"target": (batch, k.BRANCHES, atoms), "mass": (batch, k.BRANCHES), "slope": (batch, k.BRANCHES, quantiles)}
         shapes |= {"facts": (batch, k.FACTS)}
         whole = {"action": torch.int32, "bad": torch.int32}
@@ -76,12 +73,13 @@ class HeadLosses:
         if device.type == "cuda":
             from policy import loss_cuda as c
 
-            launcher = Launcher(device)
-            work = ((c.think_all, CHOICES), (c.aim_all, k.BRANCHES), (c.turn_all, CHOICES + 1))
-            self._run = in_order([launcher.bind(kernel, batch * parts, c.THREADS, self.board) for kernel, parts in work])
+            blocks = -(-batch // c.rows_of(atoms, quantiles))
+            example = torch.zeros(1, columns, device=device)
+            kernel = c.kernel(atoms, quantiles)
+            self._run = Launcher(device).bind(kernel, blocks * c.THREADS, c.THREADS, self.board, given=(example,) * 3)
         else:
-            arrays = Board(*(tensor.numpy() for tensor in self.board))
-            self._run = lambda: k.measure(arrays)
+            arrays, soft = Board(*(tensor.numpy() for tensor in self.board)), np.zeros(CHOICES * atoms, np.float32)
+            self._run = lambda *said: k.measure(*(tensor.numpy() for tensor in said), soft, arrays)
 
     def set_dials(self, shares: tuple[torch.Tensor, ...], label_scale: torch.Tensor, sarsa_ratio: torch.Tensor) -> None:
         """Shares of the gradient budget (c51, iqn, cql, aux), the divisor of labels, expected SARSA's temperature: float32[] each."""
@@ -102,13 +100,17 @@ class HeadLosses:
         observation: torch.Tensor,
         next_observation: torch.Tensor,
     ) -> Board:
-        """Take in a batch and compute; the result is the one board, overwritten by the next call."""
+        """Take in a batch and compute; the result is the one board, overwritten by the next call.
+
+        `online` and `lagged` are float32[B, W], what the two networks say of the next observation; `now` is what the online network says of
+        the observation.
+        """
         torch.sum(observation, dim=1, out=self.board.seen)
         torch.sum(next_observation, dim=1, out=self.board.next_seen)
-        given = (online, lagged, now, action, returns, discount, weights, label, aux)
+        given = (action, returns, discount, weights, label, aux)
         for kept, tensor in zip(self.board, given, strict=False):
             kept.copy_(tensor)
-        self._run()
+        self._run(*(said.detach().float().contiguous() for said in (online, lagged, now)))
         return self.board
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +15,14 @@ from policy import loss_kernels as k
 from policy.losses import Board, HeadLosses
 
 
-def simulate(board: Board) -> None:
-    """The three launches of `HeadLosses` on CUDA, in the simulator."""
+def simulate(board: Board, *said) -> None:
+    """The launch of `HeadLosses` on CUDA, in the simulator."""
     from policy import loss_cuda as c
 
     assert os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
-    arrays = Board(*(tensor.numpy() for tensor in board))
-    for kernel, parts in ((c.think_all, 13), (c.aim_all, 4), (c.turn_all, 14)):
-        kernel[-(-len(board.weights) * parts // c.THREADS), c.THREADS](arrays)
+    atoms, quantiles = len(board.support), board.slope.shape[2]
+    blocks = -(-len(board.weights) // c.rows_of(atoms, quantiles))
+    c.kernel(atoms, quantiles)[blocks, c.THREADS](*(tensor.numpy() for tensor in said), Board(*(tensor.numpy() for tensor in board)))
 
 
 def boards(build: str) -> dict[str, np.ndarray]:
@@ -31,10 +32,10 @@ def boards(build: str) -> dict[str, np.ndarray]:
     assert build == "njit" or not hasattr(k.measure, "py_func"), "numba compiles: NUMBA_DISABLE_JIT=1 must be set"
     left = {}
     for sarsa in (False, True):
-        made, given = case(11, sarsa)
+        made, given = case(11, sarsa, batch=6)
         assert isinstance(made, HeadLosses)
         if build == "cudasim":
-            made._run = lambda board=made.board: simulate(board)
+            made._run = partial(simulate, made.board)
         left |= {f"{name}.{sarsa}": tensor.numpy().copy() for name, tensor in made(**given)._asdict().items()}
     return left
 

@@ -171,8 +171,8 @@ def targets_by_hand(given, sarsa):
 @pytest.mark.parametrize("sarsa", [False, True])
 def test_targets_losses_and_errors_are_those_of_plain_python(sarsa):
     made, given = case(1, sarsa)
-    board = made(**given)
     targets = targets_by_hand(given, sarsa)
+    board = made(**given)
     for i, here in enumerate(heads_of(given["now"])):
         errors = []
         weight = float(given["weights"][i]) / (4 * ROWS)
