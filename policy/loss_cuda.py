@@ -10,7 +10,7 @@ from typing import Any
 import lob.jit
 from lob.errors import BadInput
 from policy.heads import CHOICES
-from policy.loss_kernels import BRANCH_OF, BRANCHES, aim, settle, think, turn
+from policy.loss_kernels import BRANCHES, aim, branch_of, settle, think, turn
 
 cuda = lob.jit.cuda()
 float32 = lob.jit.float32
@@ -71,7 +71,7 @@ def kernel(atoms: int, quantiles: int) -> Any:
             aim(said[row], here[row], soft[row], targets[at], spare[at], begin + row, part, b)
         cuda.syncthreads()
         if row < count and part < CHOICES:
-            turn(said[row], soft[row], targets[row * BRANCHES + BRANCH_OF[part]], begin + row, part, b)
+            turn(said[row], soft[row], targets[row * BRANCHES + branch_of(part)], begin + row, part, b)
         if row < count and part == CHOICES:
             settle(begin + row, b)
         cuda.syncthreads()

@@ -42,9 +42,8 @@ LOOKED_AT = ("observation", "next observation", "return", "label", "next value",
 """What is looked at in every row, in the order of its making: a row's `bad` is the place here of the first that is not finite."""
 SEEN, NEXT_SEEN, RETURN, LABEL, NEXT_VALUE, TARGET, VALUE, AUX_VALUE, LOSS, NONE_BAD = range(len(LOOKED_AT) + 1)
 
-_FIRST, _SIZES = tuple(map(int, BRANCH_FIRST)), tuple(map(int, BRANCH_SIZES))
-BRANCH_OF = tuple(branch for branch, size in enumerate(_SIZES) for _ in range(size))
-_DIRECTIONS = _SIZES[0]
+_FIRST_1, _FIRST_2, _FIRST_3 = map(int, BRANCH_FIRST[1:])
+_DIRECTIONS = int(BRANCH_SIZES[0])
 
 # Bare names: a compiled function must not meet a 64-bit literal in float32 arithmetic, or it computes in 64 bits.
 _f32 = np.float32
@@ -56,6 +55,28 @@ _PER_BRANCH = _f32(BRANCHES)
 _LOG2_E, _LEAST = _f32(math.log2(math.e)), _f32(-87.3)
 _LN_2_HIGH, _LN_2_LOW = _f32(0.693359375), _f32(math.log(2) - 0.693359375)  # ten bits, so that k times it is exact, and the rest
 _C2, _C3, _C4, _C5, _C6 = (_f32(1 / math.factorial(n)) for n in range(2, 7))
+
+
+@scalar
+def first_of(branch):
+    """The first choice of a branch. (By comparisons: CUDA keeps a tuple that is indexed in slow memory.)"""
+    if branch == 0:
+        return 0
+    if branch == 1:
+        return _FIRST_1
+    if branch == 2:
+        return _FIRST_2
+    return _FIRST_3 if branch == 3 else CHOICES
+
+
+@scalar
+def branch_of(choice):
+    """The branch of a choice."""
+    if choice < _FIRST_1:
+        return 0
+    if choice < _FIRST_2:
+        return 1
+    return 2 if choice < _FIRST_3 else 3
 
 
 @scalar
@@ -77,7 +98,8 @@ def greatest(cells):
     # Four chains, here and below: one alone would wait for each comparison or sum before the next.
     a = b = c = d = cells[0]
     whole = cells.size // 4 * 4
-    for i in range(0, whole, 4):
+    i = 0
+    while i < whole:
         if cells[i] > a:
             a = cells[i]
         if cells[i + 1] > b:
@@ -86,9 +108,11 @@ def greatest(cells):
             c = cells[i + 2]
         if cells[i + 3] > d:
             d = cells[i + 3]
-    for i in range(whole, cells.size):
+        i += 4
+    while i < cells.size:
         if cells[i] > a:
             a = cells[i]
+        i += 1
     return max(max(a, b), max(c, d))
 
 
@@ -97,13 +121,16 @@ def summed(cells):
     """Sum of float32 cells."""
     a = b = c = d = _ZERO
     whole = cells.size // 4 * 4
-    for i in range(0, whole, 4):
+    i = 0
+    while i < whole:
         a += cells[i]
         b += cells[i + 1]
         c += cells[i + 2]
         d += cells[i + 3]
-    for i in range(whole, cells.size):
+        i += 4
+    while i < cells.size:
         a += cells[i]
+        i += 1
     return (a + b) + (c + d)
 
 
@@ -112,13 +139,16 @@ def dot(cells, others):
     """Sum of products of float32 cells."""
     a = b = c = d = _ZERO
     whole = cells.size // 4 * 4
-    for i in range(0, whole, 4):
+    i = 0
+    while i < whole:
         a += cells[i] * others[i]
         b += cells[i + 1] * others[i + 1]
         c += cells[i + 2] * others[i + 2]
         d += cells[i + 3] * others[i + 3]
-    for i in range(whole, cells.size):
+        i += 4
+    while i < cells.size:
         a += cells[i] * others[i]
+        i += 1
     return (a + b) + (c + d)
 
 
@@ -126,8 +156,10 @@ def dot(cells, others):
 def soften(logits, out):
     """(greatest logit, sum of weights); the atoms' weights e^(logit - greatest) go to `out`: other cells, or the loop is not vectorised."""
     top = greatest(logits)
-    for k in range(logits.size):
+    k = 0
+    while k < logits.size:
         out[k] = exp32(logits[k] - top)
+        k += 1
     return top, summed(out)
 
 
@@ -160,17 +192,17 @@ def chosen(action, branch):
     if branch == 0:
         return action // 27
     if branch == 1:
-        return _FIRST[1] + action // 9 % 3
+        return _FIRST_1 + action // 9 % 3
     if branch == 2:
-        return _FIRST[2] + action // 3 % 3
-    return _FIRST[3] + action % 3
+        return _FIRST_2 + action // 3 % 3
+    return _FIRST_3 + action % 3
 
 
 @scalar
 def extremes(values, row, branch):
     """(first best choice, best value, worst value) of a branch."""
-    best, worst = _FIRST[branch], values[row, _FIRST[branch]]
-    for choice in range(_FIRST[branch] + 1, _FIRST[branch] + _SIZES[branch]):
+    best, worst = first_of(branch), values[row, first_of(branch)]
+    for choice in range(first_of(branch) + 1, first_of(branch + 1)):
         if values[row, choice] > values[row, best]:
             best = choice
         if values[row, choice] < worst:
@@ -186,7 +218,7 @@ def share_of(values, row, branch, choice, best, top, worst, ratio):
         return _ONE if choice == best else _ZERO
     tau = max((top - worst) * min(ratio, _RATIO_LIMIT), _TINY)
     total = _ZERO
-    for other in range(_FIRST[branch], _FIRST[branch] + _SIZES[branch]):
+    for other in range(first_of(branch), first_of(branch + 1)):
         total += exp32((values[row, other] - top) / tau)
     return exp32((values[row, choice] - top) / tau) / total
 
@@ -202,7 +234,8 @@ def project(weights, scale, reward, discount, support, out):
     low, high = float(support[0]), float(support[atoms - 1])
     per_width = (atoms - 1) / (high - low)
     shift, slope = float(reward), float(discount)
-    for k in range(atoms):
+    k = 0
+    while k < atoms:
         # By comparisons, which NaN fails: min and max would turn it into an end of the support, unseen.
         moved = shift + slope * float(support[k])
         if moved > high:
@@ -215,6 +248,7 @@ def project(weights, scale, reward, discount, support, out):
         mass = scale * weights[k]
         out[lower] += mass * (_ONE - upper_share)
         out[lower + 1] += mass * upper_share
+        k += 1
 
 
 @scalar
@@ -223,7 +257,7 @@ def regress(lagged, row, branch, i, quantile, best, top, worst, reward, discount
     atoms, quantiles = b.support.size, b.slope.shape[2]
     tau = (_f32(i) + _HALF) / _f32(quantiles)
     loss, slope = _ZERO, _ZERO
-    for choice in range(_FIRST[branch], _FIRST[branch] + _SIZES[branch]):
+    for choice in range(first_of(branch), first_of(branch + 1)):
         share = share_of(b.values, row, branch, choice, best, top, worst, b.dials[SARSA_RATIO]) / _f32(quantiles)
         if share > _ZERO:
             first = choice * (atoms + quantiles) + atoms
@@ -251,10 +285,12 @@ def aim(lagged, now, soft, target, spare, row, branch, b):
     each = atoms + quantiles
     reward, discount = b.returns[row], b.discount[row]
     best, top, worst = extremes(b.values, row, branch)
-    for k in range(atoms):
+    k = 0
+    while k < atoms:
         target[k] = _ZERO
+        k += 1
     level = _ZERO
-    for choice in range(_FIRST[branch], _FIRST[branch] + _SIZES[branch]):
+    for choice in range(first_of(branch), first_of(branch + 1)):
         share = share_of(b.values, row, branch, choice, best, top, worst, b.dials[SARSA_RATIO])
         if share > _ZERO:
             _, total = soften(lagged[choice * each : choice * each + atoms], spare)
@@ -267,17 +303,21 @@ def aim(lagged, now, soft, target, spare, row, branch, b):
     # -sum m log p, with log p = logit - greatest - log total.
     loss = mass * (b.top[row, choice] + _f32(math.log(b.total[row, choice]))) - dot(target, logits)
     square, variance = _ZERO, _ZERO
-    for k in range(atoms):
+    k = 0
+    while k < atoms:
         p, away = own[k] * scale, b.support[k] - mean
         gap = p * mass - target[k]
         square += gap * gap
         variance += p * away * away
+        k += 1
     regression, slopes = _ZERO, _ZERO
-    for i in range(quantiles):
+    i = 0
+    while i < quantiles:
         part, slope = regress(lagged, row, branch, i, now[choice * each + atoms + i], best, top, worst, reward, discount, b)
         b.slope[row, branch, i] = slope
         regression += part
         slopes += slope * slope
+        i += 1
     b.mass[row, branch] = mass
     at = branch * PER_BRANCH
     aimed, held = _BLEND * dot(target, b.support) + _REST * level, b.here[row, choice]
@@ -297,7 +337,7 @@ def conserve(row, branch, choice, made, weight, b):
     """(CQL's loss in a branch, its gradient at a choice's blended value): logsumexp - chosen, and softmax - (choice is the chosen one)."""
     _, top, _ = extremes(b.here, row, branch)
     total = _ZERO
-    for other in range(_FIRST[branch], _FIRST[branch] + _SIZES[branch]):
+    for other in range(first_of(branch), first_of(branch + 1)):
         total += exp32(b.here[row, other] - top)
     loss = weight * (top + _f32(math.log(total)) - b.here[row, made])
     return loss, weight * (exp32(b.here[row, choice] - top) / total - (_ONE if choice == made else _ZERO))
@@ -310,14 +350,14 @@ def turn(pull, soft, target, row, choice, b):
     `target`[A] is that of the choice's branch.
     """
     atoms, quantiles = b.support.size, b.slope.shape[2]
-    first, branch = choice * (atoms + quantiles), BRANCH_OF[choice]
+    first, branch = choice * (atoms + quantiles), branch_of(choice)
     made = chosen(b.action[row], branch)
     weight = b.weights[row] / (_f32(b.weights.size) * _PER_BRANCH)
     total, mean = b.total[row, choice], b.mean[row, choice]
     gradient = _ZERO
     if b.dials[CQL_WEIGHT] > _ZERO:
         loss, gradient = conserve(row, branch, choice, made, weight * b.dials[CQL_WEIGHT], b)
-        if choice == _FIRST[branch]:
+        if choice == first_of(branch):
             b.facts[row, branch * PER_BRANCH + LOSS_CQL] = loss
     at_mean, at_level = _BLEND * gradient, _REST * gradient / _f32(quantiles)
     own = _ONE if choice == made else _ZERO
@@ -325,13 +365,19 @@ def turn(pull, soft, target, row, choice, b):
     scale, mass = _ONE / total, b.mass[row, branch]
     weights, of_logits = soft[choice * atoms : (choice + 1) * atoms], pull[first : first + atoms]
     # Each loop alone: sums keep their order and cannot be vectorised, what is beside them can.
-    for k in range(atoms):
+    k = 0
+    while k < atoms:
         of_logits[k] = at_mean * (weights[k] * scale) * (b.support[k] - mean)
+        k += 1
     square = dot(of_logits, of_logits)
-    for k in range(atoms):
+    k = 0
+    while k < atoms:
         of_logits[k] = of_cql * of_logits[k] + of_c51 * (weights[k] * scale * mass - target[k])
-    for i in range(quantiles):
+        k += 1
+    i = 0
+    while i < quantiles:
         pull[first + atoms + i] = of_cql * at_level + of_iqn * b.slope[row, branch, i]
+        i += 1
     b.facts[row, SQUARE_CQL + choice] = square + _f32(quantiles) * at_level * at_level
 
 
@@ -412,5 +458,5 @@ def measure(online, lagged, now, soft, b):
             spare = b.pull[row, : b.support.size]  # free until the last pass
             aim(lagged[row], now[row], soft, b.target[row, branch], spare, row, branch, b)
         for choice in range(CHOICES):
-            turn(b.pull[row], soft, b.target[row, BRANCH_OF[choice]], row, choice, b)
+            turn(b.pull[row], soft, b.target[row, branch_of(choice)], row, choice, b)
         settle(row, b)

@@ -260,6 +260,11 @@ def test_columns_are_those_of_the_action_code():
         assert encode_action.py_func(*(c - first for c, first in zip(columns, BRANCH_FIRST, strict=True))) == action
 
 
+def test_branches_and_choices_are_those_of_the_heads():
+    assert [k.first_of(branch) for branch in range(5)] == [*oracle_targets.FIRST, 13]
+    assert [k.branch_of(choice) for choice in range(13)] == [0] * 4 + [1] * 3 + [2] * 3 + [3] * 3
+
+
 def test_the_best_choice_of_a_branch_is_the_first_of_equals():
     values = np.zeros((2, 13), np.float32)
     values[1, [2, 3, 6, 9, 10]] = 1.0
