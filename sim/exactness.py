@@ -30,6 +30,8 @@ def exact(loop: LoopConfig) -> None:
         if loop.determinism == 1 and os.environ.setdefault(WORKSPACE, FIXED_WORKSPACE) != FIXED_WORKSPACE:
             raise BadInput(f"{WORKSPACE} is {os.environ[WORKSPACE]}: determinism 1 needs {FIXED_WORKSPACE}; unset it or use mode 0")
     torch.use_deterministic_algorithms(loop.determinism == 1)
+    # Mode 1 would fill every new tensor first: fifty launches more in an update, and nothing here reads what it has not written.
+    torch.utils.deterministic.fill_uninitialized_memory = False
     precision = "tf32" if loop.determinism == 0 else "ieee"
     torch.backends.cuda.matmul.fp32_precision = precision
     torch.backends.cudnn.fp32_precision = precision
