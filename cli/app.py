@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli import doctor, evaluate, features, ingest, policy, replay, seal, sql, store, synth, train, verdict, verify
+from cli import doctor, evaluate, export, features, ingest, policy, replay, seal, sql, store, synth, train, verdict, verify, watch
 from cli.output import complain, say
 from lob.errors import TapeproofError
 
@@ -86,5 +86,5 @@ def house(
     """
 
 
-for module in (synth, ingest, store, replay, train, evaluate, verify, verdict, sql, seal, policy, features, doctor):
+for module in (synth, ingest, store, replay, train, evaluate, verify, verdict, sql, watch, export, seal, policy, features, doctor):
     module.register(app)

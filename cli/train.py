@@ -59,6 +59,8 @@ def train(
     instruments: InstrumentsFile = None,
     threads: Annotated[int, typer.Option(help="Threads that step the lanes; they change no byte of the log.")] = 1,
     resume: Annotated[Path | None, _option("A run to go on with from its last checkpoint; it knows its own settings.")] = None,
+    watch: Annotated[Path | None, _option("Show a run in progress, from another process.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="With --watch: show how the run stands now, and end.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train a policy, then evaluate it on new days.
@@ -74,9 +76,16 @@ def train(
       sim train --store S --instrument ESH4 --start 2024-01-02 --end 2024-03-01 --lanes 128 --steps 2000 \\
                 --eval-steps 500 --seed 42 --runs R --config train.toml --set learner.lr=3e-4
       sim train --resume R/train-ESH4-0123456789
+      sim train --watch R/train-ESH4-0123456789
     """
     from sim.replay import kernels_are_compiled
 
+    if watch is not None:
+        from cli.watch import show
+
+        _alone(context, {"watch", "once", "as_json"})
+        show(watch, once, as_json)
+        return
     if not kernels_are_compiled():
         say(COMPILING)
     if resume is not None:
@@ -141,13 +150,13 @@ def determinism(
 
 
 def _alone(context: typer.Context, allowed: set[str]) -> None:
-    """Refuse options that a resumed run would have to contradict."""
+    """Refuse options that a run which is there already would have to contradict."""
     from lob.errors import BadInput
 
     for name, value in context.params.items():
         source = context.get_parameter_source(name)
         if name not in allowed and value is not None and source is not None and source.name == "COMMANDLINE":
-            raise BadInput(f"--{name.replace('_', '-')}: a resumed run keeps the settings it began with; leave it out")
+            raise BadInput(f"--{name.replace('_', '-')}: a run that is there already keeps the settings it began with; leave it out")
 
 
 def _plan(context: typer.Context, given: dict[str, Any]) -> Any:

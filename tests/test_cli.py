@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parent.parent
-GROUPS = {("policy",), ("store",)}
+GROUPS = {("export",), ("policy",), ("store",)}
 COMMANDS = {tuple(words.split()) for words in (
-    "determinism", "doctor", "eval", "features", "ingest", "policy init", "replay", "seal", "sql", "store ls", "store quality", "store rm",
-    "synth", "train", "verdict", "verify",
+    "determinism", "doctor", "eval", "export tensorboard", "features", "ingest", "policy init", "replay", "seal", "sql", "store ls",
+    "store quality", "store rm", "synth", "train", "verdict", "verify", "watch",
 )}  # fmt: skip
 HEAVY = ("torch", "numba", "duckdb", "pyarrow", "pydantic", "numpy", "zstandard", "rich")
 
