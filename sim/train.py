@@ -126,8 +126,9 @@ def prepare(config: TrainConfig, store: Path) -> Parts:
 
     parts = split(days_of(config, store), config.split)
     train_loaded = load(store, part_config(config, parts.train, parts.train_range))
-    validation = load(store, part_config(config, parts.validation, parts.train_range))
-    notes = (f"{len(parts.train)} windows train, {len(parts.validation)} validate, {len(parts.test)} test (split by {parts.by})",)
+    validation = load(store, part_config(config, parts.validation, None), normaliser=train_loaded.normaliser)
+    train, others = counted(len(parts.train), "window"), f"{len(parts.validation)} validate, {len(parts.test)} test"
+    notes = (f"{train} to train on, {others} (split by {parts.by})",)
     return Parts(parts, train_loaded, validation, notes + tuple(train_loaded.notes))
 
 
@@ -139,10 +140,10 @@ def days_of(config: TrainConfig, store: Path) -> list[tuple[Any, int, int]]:
     return sessions_of(store, config.instrument.symbol, tape.market_schema, config.instrument.instrument(), tape.start_ns, tape.end_ns)
 
 
-def part_config(config: TrainConfig, windows: tuple[Window, ...], fit: Window, **changes: Any) -> TrainConfig:
-    """The config of one part: its windows, features normalised by what was fitted on `fit`."""
+def part_config(config: TrainConfig, windows: tuple[Window, ...], fit: Window | None, **changes: Any) -> TrainConfig:
+    """The config of one part: its windows, features normalised by what is fitted on `fit`; None: by what is brought along."""
     tape = config.tape.model_dump() | {"windows": windows, "start_ns": windows[0][0], "end_ns": windows[-1][1]}
-    tape |= {"fit_start_ns": fit[0], "fit_end_ns": fit[1]}
+    tape |= dict(zip(("fit_start_ns", "fit_end_ns"), fit or (None, None), strict=True))
     return config.model_copy(update={"tape": TapeConfig(**tape), **changes})
 
 
