@@ -17,12 +17,12 @@ demo: setup
 	$(BIN)/python examples/demo.py
 
 test: setup
-	$(BIN)/python -m pytest -m "not deep and not prove and not cuda"
+	$(BIN)/python -m pytest -n 2 -m "not deep and not prove and not cuda"
 
 test-deep: setup
-	$(BIN)/python -m pytest -m "not prove and not cuda"
+	$(BIN)/python -m pytest -n 2 -m "not prove and not cuda"
 
-# The acceptance of training: five seeds, with and without an edge. Half an hour on two cores.
+# The acceptance of training: five seeds, with and without an edge. About an hour on two cores.
 prove: setup
 	$(BIN)/python -m pytest -s -m prove
 
