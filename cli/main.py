@@ -20,10 +20,19 @@ def main() -> None:
         sys.exit(2)
     from cli.app import app
     from cli.output import complain
+    from sim.peers import hush, linger, rank
 
+    if rank():
+        hush()
     try:
         app(prog_name="sim")
+    except SystemExit as end:
+        if rank() and end.code:
+            linger()
+        raise
     except Exception:
+        if rank():
+            linger()
         traceback.print_exc()
         line = "this is a fault of ours, not of your input; please report it with the lines above"
         print(f"error: {line}", file=sys.stderr)

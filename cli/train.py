@@ -77,6 +77,8 @@ def train(
                 --eval-steps 500 --seed 42 --runs R --config train.toml --set learner.lr=3e-4
       sim train --resume R/train-ESH4-0123456789
       sim train --watch R/train-ESH4-0123456789
+      torchrun --nproc-per-node 2 -m -- cli.main train --store S --instrument ESH4 --start 2024-01-02 --end 2024-03-01 \\
+                --runs R --set loop.shards=2
     """
     from sim.replay import kernels_are_compiled
 
@@ -101,6 +103,8 @@ def train(
         assert store is not None and runs is not None
         with progress("train") as update:
             result = run(planned, store, runs, update)
+    if result is None:
+        return  # the first of several processes says what came of it
     for note in result.notes:
         say(f"note: {note}")
     emit(document(result), text(result), as_json)

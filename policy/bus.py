@@ -67,6 +67,15 @@ def observe_labels(bus: torch.Tensor, label: torch.Tensor, valid: torch.Tensor) 
     `label` float32[batch], `valid` bool[batch]: the rest is not looked at. A batch without a valid label, or with one that is not finite,
     changes nothing.
     """
-    scale = bus[INDEX["aux_label_scale"]]
-    mean = torch.where(valid, label.abs(), 0.0).sum() / valid.sum()
+    move_label_scale(bus, sum_labels(label, valid))
+
+
+def sum_labels(label: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """float32[2]: the sum of absolute valid labels, and their number."""
+    return torch.stack((torch.where(valid, label.abs(), 0.0).sum(), valid.sum().float()))
+
+
+def move_label_scale(bus: torch.Tensor, sums: torch.Tensor) -> None:
+    """`observe_labels` from the sums of a batch, or of its parts, added."""
+    scale, mean = bus[INDEX["aux_label_scale"]], sums[0] / sums[1]
     scale.lerp_(torch.where(torch.isfinite(mean), mean, scale), LABEL_SCALE_WEIGHT)

@@ -21,6 +21,7 @@ from policy import health_kernels as k
 from policy.bus import control_state
 from policy.explore import SelectConfig
 from policy.launch import Launcher
+from policy.shared import Shared, alone
 from policy.signals import INDEX
 
 FEWEST_ROWS = 16
@@ -207,8 +208,14 @@ class Controllers:
     def observe_features(self, features: torch.Tensor) -> None:
         """Write the spectral gap of features [batch, width]: now and then, since it costs more than the rest together. A batch of fewer
         than `FEWEST_ROWS` says nothing of how features spread, and changes nothing."""
+        alone(self.observe_features_together(features, 1))
+
+    def observe_features_together(self, features: torch.Tensor, shards: int) -> Shared[None]:
+        """`observe_features` of one of so many shards: the mean of their gaps."""
         if len(features) >= FEWEST_ROWS:
-            self.state.bus[INDEX["spectral_gap"]] = spectral_gap(features)
+            gap = spectral_gap(features).reshape(1)
+            yield gap
+            self.state.bus[INDEX["spectral_gap"]] = gap[0] / shards
 
     def update(self) -> None:
         """Health, then every control, then `health_ppm`, from the state alone."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -75,8 +74,8 @@ class LanePass:
 
     `state` is what the reward terms remember, `rewards` the last step's, `totals` int64[TOTALS] what was counted of it. `scale_usd_micros`
     is the account's reward scale. `mean` and `std` are the normaliser's, float64[128] (none: observations are not normalised). `bus` holds
-    the learner's discount. `combine` adds the totals, in place, over the processes that share a run's lanes; they are whole numbers, so
-    that neither the order nor the split of lanes changes them.
+    the learner's discount. Where lanes are shared among several passes, `totals` are added over them between `count` and `whiten`: they
+    are whole numbers, so that neither the order nor the split of lanes changes them.
     """
 
     def __init__(
@@ -87,12 +86,10 @@ class LanePass:
         bus: torch.Tensor,
         mean: torch.Tensor | None = None,
         std: torch.Tensor | None = None,
-        combine: Callable[[torch.Tensor], None] | None = None,
     ) -> None:
         device = bus.device
         self.state: RewardState = reward_state(lanes, device)
         self.totals = torch.zeros(k.TOTALS, dtype=torch.int64, device=device)
-        self._combine = combine
         floats = lambda *shape: torch.zeros(*shape, dtype=torch.float32, device=device)  # noqa: E731
         whole = lambda dtype: torch.zeros(lanes, dtype=dtype, device=device)  # noqa: E731
         flags, picks, values = ([whole(dtype) for _ in range(4)] for dtype in (torch.bool, torch.int32, torch.float32))
@@ -126,8 +123,12 @@ class LanePass:
             self._whiten = launcher.bind(lane_cuda.whitener, 1, 1, self.totals, self._params, self.state)
 
     def __call__(self, step: Step, picks: Picks, chosen: Chosen | Facts) -> Rewards:
-        """The rewards of one step; `totals` and `state` move with it. The inputs are left alone. `chosen` is also what the
-        fused selection says."""
+        """The rewards of one step of all lanes; `totals` and `state` move with it. The inputs are left alone."""
+        self.count(step, picks, chosen)
+        return self.whiten()
+
+    def count(self, step: Step, picks: Picks, chosen: Chosen | Facts) -> None:
+        """Everything of a step but the whitening; what it counts is in `totals`. `chosen` is also what the fused selection says."""
         given = self._given
         torch.index_select(step.observation, 1, self._before, out=given.before)
         torch.index_select(step.next_observation, 1, self._after, out=given.after)
@@ -142,8 +143,9 @@ class LanePass:
         )
         self._lanes()
         torch.sum(self._out.counted, dim=1, out=self.totals)
-        if self._combine is not None:
-            self._combine(self.totals)
+
+    def whiten(self) -> Rewards:
+        """The rewards of the step that was counted, whitened by what `totals` say."""
         self._whiten()
         torch.div(self._out.scaled, self.state.unit, out=self.rewards.whitened)
         return self.rewards

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lob.errors import CheckFailed, ForeignCheckpoint
 from policy import loss_kernels as k
 from policy import losses, optimiser
-from policy.bus import label_scale, observe_labels
+from policy.bus import label_scale, move_label_scale, sum_labels
 from policy.controls import LearnControls
 from policy.heads import BRANCH_SIZES, CHOICES
 from policy.health import LearnStats
@@ -25,10 +25,15 @@ from policy.losses import Board, HeadLosses, said_matrix
 from policy.memory import Assemble, Batch, History, Memory, Sample
 from policy.model import Model, ModelOutput, fold, layout, support
 from policy.replay_kernels import CAPACITY_LIMIT
+from policy.shared import Shared, alone
 from policy.weights import views
 
 COMPONENTS = ("c51", "iqn", "cql", "aux")
 """The parts of the gradient budget, in the order of their shares."""
+
+# Places of what is said of a batch, or of a shard's part of it, behind the gradient: sums of `loss_kernels`'s facts, whether anything was
+# not finite, the experts' unevenness, their gate's entropy and shares.
+_BAD, _UNEVEN, _ENTROPY, _GATE = range(k.FACTS, k.FACTS + 4)
 
 _HEAD_NAMES = ("heads.", "aux.")
 """Beginnings of the names of weights that belong to no trunk."""
@@ -82,19 +87,27 @@ class Learner:
 
     `lanes` is the number of the environment's lanes. `dtype` bfloat16 computes the networks' products in it. Buffers keep their
     addresses, so `update` can be captured in a CUDA graph.
+
+    Of a run in `shards`, each has a learner with equal weights, its own lanes from `first_lane` on and its own part of the batch
+    (`config.batch` decisions); all of them take the same step, along the mean of their gradients.
     """
 
-    def __init__(self, model: Model, config: LearnConfig, lanes: int, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, model: Model, config: LearnConfig, lanes: int, dtype: torch.dtype = torch.float32, shards: int = 1, first_lane: int = 0
+    ) -> None:
         device = model.flat.device
         architecture = model.architecture
         self.model, self.config, self.lanes, self.dtype, self.device = model, config, lanes, dtype, device
+        self.shards, self.first_lane = shards, first_lane
         self.target = copy.deepcopy(model).requires_grad_(False)
         self.support = support(architecture, device)
         self.moments = optimiser.moments(model.flat)
         self.scale = losses.return_scale(lanes, device)
         self.updates = torch.zeros((), dtype=torch.int64, device=device)
         self.parameters = list(model.weights.values())
-        self._gradient = torch.zeros_like(model.flat)
+        weights = model.flat.numel()
+        self._joint = torch.zeros(weights + _GATE + architecture.experts, device=device)
+        self._gradient, self._figures = self._joint[:weights], self._joint[weights:]
         self._gradients = list(views(self._gradient, layout(architecture)).values())
         self._optimiser = optimiser.Optimiser(
             model.flat, self.target.flat, self.moments, self._gradient, config.weight_decay, config.clip_norm
@@ -106,26 +119,43 @@ class Learner:
 
     def observe_rewards(self, reward: torch.Tensor, valid: torch.Tensor, ends: torch.Tensor, gamma: torch.Tensor) -> None:
         """One step's rewards [lanes] as they are stored, for the scale of returns; once a step, where `popart` is above 0."""
-        losses.observe_rewards(self.scale, reward, valid, ends, gamma)
+        alone(self.observe_rewards_together(reward, valid, ends, gamma))
+
+    def observe_rewards_together(self, reward: torch.Tensor, valid: torch.Tensor, ends: torch.Tensor, gamma: torch.Tensor) -> Shared[None]:
+        """`observe_rewards` of one shard's lanes."""
+        sums = losses.grow_returns(self.scale, reward, valid, ends, gamma)
+        yield sums
+        losses.add_returns(self.scale, sums)
 
     def update(self, batch: Batch, bus: torch.Tensor, controls: LearnControls) -> Update:
         """One update from a batch. `bus` float32[127] is the networks' second input; its label scale moves first.
 
         An update that meets anything not finite changes neither weights nor moments nor target, nor does any after it, until `check`.
         """
+        return alone(self.update_together(batch, bus, controls))
+
+    def update_together(self, batch: Batch, bus: torch.Tensor, controls: LearnControls) -> Shared[Update]:
+        """`update` of one shard, from its part of the batch."""
         shares = (controls.share_c51, controls.share_iqn, controls.share_cql, controls.share_aux)
+        labels = sum_labels(batch.label, batch.sample.weights > 0)
+        yield labels
         with torch.no_grad():
-            observe_labels(bus, batch.label, batch.sample.weights > 0)
+            move_label_scale(bus, labels)
         output, board = self.measure(batch, bus, controls, shares)
         gradients = self._pull(output, board, controls.balance)
         with torch.no_grad():
             torch._foreach_copy_(self._gradients, gradients)
+            self._figure(output, board)
+        yield self._joint
+        with torch.no_grad():
+            if self.shards > 1:
+                self._joint.div_(self.shards)
             norms = torch.stack(torch._foreach_norm(self._gradients))
             norm = torch.linalg.vector_norm(norms)
             going = self._look(batch.sample, board.bad, norms)
             self._optimiser.step(norm, controls.lr, controls.polyak, going)
             self.updates += 1
-            return Update(self._stats(output, board, torch.stack(shares), controls.balance, norm), board.errors)
+            return Update(self._stats(torch.stack(shares), controls.balance, norm), board.errors)
 
     def trunk_norms(self, batch: Batch, bus: torch.Tensor, controls: LearnControls) -> dict[str, torch.Tensor]:
         """float32[] for c51, iqn, cql and aux: norm of a component's gradient, before its share, over all weights below the heads. Costs an
@@ -168,7 +198,8 @@ class Learner:
         if update < 0:
             return
         names = (*k.LOOKED_AT, *(f"gradient of {name}" for name in self.model.weights))
-        where = f" (lane {slot % self.lanes}, decided at step {generation})" if what < k.NONE_BAD else ""
+        lane = self.first_lane + slot % self.lanes
+        where = f" (lane {lane}, decided at step {generation})" if what < k.NONE_BAD else ""
         path = folder / "fault.pt"
         kept = self._kept() | {"fault": self._fault, "gradient": self._gradient, "record": memory.words[slot]}
         try:
@@ -220,36 +251,46 @@ class Learner:
             given.append(balance)
         return torch.autograd.grad(outputs, self.parameters, [pull.to(out.dtype) for out, pull in zip(outputs, given, strict=True)])
 
+    def _figure(self, output: ModelOutput, board: Board) -> None:
+        """Write what is said of the batch behind the gradient."""
+        figures, gate = self._figures, output.gate
+        torch.sum(board.facts, dim=0, out=figures[: k.FACTS])
+        figures[_BAD] = ((board.bad < k.NONE_BAD).any() | (self._fault[0] >= 0)).float()
+        if gate is not None:
+            gate = gate.detach().float()
+            figures[_UNEVEN] = losses.balance(gate)
+            figures[_ENTROPY] = -(gate * gate.clamp(min=torch.finfo(gate.dtype).tiny).log()).sum(dim=1).mean()
+            torch.mean(gate, dim=0, out=figures[_GATE:])
+
     def _look(self, sample: Sample, bad: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
-        """float32[]: 1 if everything is finite and always was, else 0; the first time that it is not is remembered."""
+        """float32[]: 1 if everything is finite, in every shard, and always was, else 0; the first time that it is not is remembered, where
+        a row is at fault in its own shard."""
         of_rows, row = bad.min(dim=0)
         of_weights, weight = torch.isfinite(norms).int().min(dim=0)
-        rows_well = of_rows == k.NONE_BAD
-        well = rows_well & (of_weights > 0)
+        rows_well, all_rows_well = of_rows == k.NONE_BAD, self._figures[_BAD] == 0
+        well = all_rows_well & (of_weights > 0)
+        ours = ~rows_well | (all_rows_well & ~well)
         what = torch.where(rows_well, k.NONE_BAD + weight, of_rows)
         at = row.reshape(1)
         slot, generation = (part.index_select(0, at)[0].long() for part in (sample.slots, sample.generation))
         unseen = self._fault[0] < 0
         found = torch.stack((self.updates, what, slot, generation))
-        self._fault.copy_(torch.where(unseen & ~well, found, self._fault))
+        self._fault.copy_(torch.where(unseen & ours, found, self._fault))
         return (unseen & well).float()
 
-    def _stats(self, output: ModelOutput, board: Board, shares: torch.Tensor, balance: torch.Tensor, norm: torch.Tensor) -> LearnStats:
-        rows = len(board.facts)
-        sums = board.facts.sum(dim=0)
+    def _stats(self, shares: torch.Tensor, balance: torch.Tensor, norm: torch.Tensor) -> LearnStats:
+        """Of the whole batch, from the means over its shards' parts."""
+        rows, sums = self.config.batch, self._figures[: k.FACTS]
         by_branch = sums[: k.SQUARE_CQL].view(k.BRANCHES, k.PER_BRANCH)
         total = by_branch.sum(dim=0)
         lost = torch.stack((total[k.LOSS_C51], total[k.LOSS_IQN], total[k.LOSS_CQL], sums[k.LOSS_AUX]))
         squares = (total[k.SQUARE_C51], total[k.SQUARE_IQN], sums[k.SQUARE_CQL : k.SQUARE_CQL + CHOICES].sum(), sums[k.SQUARE_AUX])
-        pulls = torch.stack(squares).sqrt()
-        loss, gate = (shares * lost).sum(), output.gate
-        uneven = torch.zeros_like(loss)
+        # A decision weighs 1 / shards of what it does in its part, so its square 1 / shards^2: one such factor is in the mean.
+        pulls = (torch.stack(squares) / self.shards).sqrt()
+        loss, uneven = (shares * lost).sum(), self._figures[_UNEVEN].clone()
         of_experts: dict[str, Any] = {}
-        if gate is not None:
-            gate = gate.detach().float()
-            uneven = losses.balance(gate)
-            entropy = -(gate * gate.clamp(min=torch.finfo(gate.dtype).tiny).log()).sum(dim=1)
-            of_experts = {"gate_mean": gate.mean(dim=0), "gate_entropy": entropy.mean()}
+        if self.model.architecture.experts:
+            of_experts = {"gate_mean": self._figures[_GATE:].clone(), "gate_entropy": self._figures[_ENTROPY].clone()}
             loss = loss + balance * uneven
         half = (self.support[-1] - self.support[0]) / 2
         if self.config.popart:
@@ -278,8 +319,15 @@ class Learner:
 
 def learn(learner: Learner, memory: Memory, assemble: Assemble, history: History, bus: torch.Tensor, controls: LearnControls) -> LearnStats:
     """Draw a batch, update the network from it, and give its decisions their new priorities."""
+    return alone(learn_together(learner, memory, assemble, history, bus, controls))
+
+
+def learn_together(
+    learner: Learner, memory: Memory, assemble: Assemble, history: History, bus: torch.Tensor, controls: LearnControls
+) -> Shared[LearnStats]:
+    """`learn` of one shard, from its own memory."""
     sample = memory.sample(controls.gamma, controls.beta)
     batch = memory.observations(sample, assemble, history, learner.model.window)
-    done = learner.update(batch, bus, controls)
+    done = yield from learner.update_together(batch, bus, controls)
     memory.update(sample, done.errors)
     return done.stats

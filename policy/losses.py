@@ -164,13 +164,22 @@ def return_scale(lanes: int, device: torch.device) -> ReturnScale:
 
 def observe_rewards(scale: ReturnScale, reward: torch.Tensor, valid: torch.Tensor, ends: torch.Tensor, gamma: torch.Tensor) -> None:
     """Take in one step's real rewards [lanes], in place: of lanes that decided (`valid`), starting anew where an episode `ends`."""
+    add_returns(scale, grow_returns(scale, reward, valid, ends, gamma))
+
+
+def grow_returns(scale: ReturnScale, reward: torch.Tensor, valid: torch.Tensor, ends: torch.Tensor, gamma: torch.Tensor) -> torch.Tensor:
+    """float64[3]: number, sum and sum of squares of the lanes' running returns, which take the step in."""
     real = valid & torch.isfinite(reward)
     grown = scale.running * gamma + reward.double()
     counted = torch.where(real, grown, 0.0)
-    scale.count.add_(real.sum())
-    scale.total.add_(counted.sum())
-    scale.square.add_(counted.square().sum())
     scale.running.copy_(torch.where(ends, 0.0, torch.where(real, grown, scale.running)))
+    return torch.stack((real.sum().double(), counted.sum(), counted.square().sum()))
+
+
+def add_returns(scale: ReturnScale, sums: torch.Tensor) -> None:
+    """Take in what `grow_returns` summed, over all lanes."""
+    for kept, more in zip((scale.count, scale.total, scale.square), sums, strict=True):
+        kept.add_(more)
 
 
 def deviation(scale: ReturnScale) -> torch.Tensor:

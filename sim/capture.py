@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from sim.trainer import Trainer
+    from sim.trainer import Player
 
 WARM_UPS = 3
 """Eager steps before a capture: kernels are compiled and loaded, cuBLAS has its workspaces, autograd its buffers."""
 
 
-def capture(trainer: Trainer) -> dict[bool, Callable[[], None]]:
+def capture(trainer: Player) -> dict[bool, Callable[[], None]]:
     """What launches one step that does not learn, and one that does. To be called before a block begins: its log is empty.
 
     Capturing needs eager steps first; the trainer is put back as it stood before them.

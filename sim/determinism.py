@@ -86,4 +86,5 @@ def _train(config: str, store: str, runs: str) -> list[Path]:
     from sim.train_config import TrainConfig
 
     result = train(TrainConfig.model_validate_json(config), Path(store), Path(runs), None)
+    assert result is not None  # this process is alone
     return [result.run_dir, *(Path(evaluation["run"]) for evaluation in result.evaluations)]

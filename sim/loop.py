@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from policy.training_state import Standing
+    from sim.shards import Sharded
     from sim.tape import Loaded
     from sim.train_config import TrainConfig
     from sim.trainer import Trainer
@@ -46,7 +47,7 @@ class Parts:
 class Loop:
     """One training run under way. `best` is (step, score) of the best validation so far, None before the first."""
 
-    def __init__(self, config: TrainConfig, parts: Parts, trainer: Trainer, log: RunLog) -> None:
+    def __init__(self, config: TrainConfig, parts: Parts, trainer: Trainer | Sharded, log: RunLog) -> None:
         from policy.bands import MetricBandsRegistry
 
         self.config, self.parts, self.trainer, self.log = config, parts, trainer, log
@@ -111,7 +112,7 @@ class Loop:
         trainer.run(steps)
         captured = trainer.log.fetch()
         stepped = time.perf_counter_ns()
-        trainer.learner.check(self.log.run_dir / "faults", trainer.memory)
+        trainer.check(self.log.run_dir / "faults")
         rows = trainer.log.columns(captured)
         diag = rows["diag"]
         self.played += int(diag["lanes.played"].sum())

@@ -45,6 +45,9 @@ class LoopConfig(BaseModel):
 
     device: Literal["cpu", "cuda"] = "cpu"
 
+    shards: int = Field(1, ge=1, le=1024)
+    """Parts that lanes and batches are divided into, one network learning from all; as many processes as divide it may share a run."""
+
     @model_validator(mode="after")
     def _blocks_meet_checkpoints(self) -> LoopConfig:
         for name in ("checkpoint_every", "validate_every"):

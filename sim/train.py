@@ -23,6 +23,8 @@ from sim.train_config import ASKED, POLICY, TrainConfig, from_document
 from sim.train_summary import FILE
 
 if TYPE_CHECKING:
+    from sim.peers import Peers
+    from sim.shards import Sharded
     from sim.tape import Loaded
     from sim.trainer import Trainer
 
@@ -46,17 +48,27 @@ class TrainResult:
     evaluation_lines: list[str]
 
 
-def train(config: TrainConfig, store: Path, runs: Path, progress: Progress | None = None) -> TrainResult:
+def train(config: TrainConfig, store: Path, runs: Path, progress: Progress | None = None) -> TrainResult | None:
     """Begin a training run in a new folder under `runs`, train it to its end and evaluate it.
 
-    Raises BadInput, NotFound, StaleCache; CheckFailed when a value that is not finite stopped it. An interrupt leaves a run that
-    `sim train --resume` goes on with.
+    Raises BadInput, NotFound, StaleCache; CheckFailed when a value that is not finite stopped it; PeerLost. An interrupt leaves a run that
+    `sim train --resume` goes on with. Of several processes (`torchrun`) the first returns the result, the others None.
     """
+    from sim.shards import processes_of
+
+    with processes_of(config) as peers:
+        return _train(config, store, runs, progress, peers)
+
+
+def _train(config: TrainConfig, store: Path, runs: Path, progress: Progress | None, peers: Peers) -> TrainResult | None:
     from sim.replay import new_run_dir
     from store.runlog import RunLog
 
-    parts = prepare(config, store)
-    trainer = make_trainer(config, parts.train)
+    parts = peers.in_turn(lambda: prepare(config, store))
+    if peers.rank:
+        _follow(config, parts.train, peers)
+        return None
+    trainer = make_trainer(config, parts.train, peers)
     identity = train_identity(config, parts)
     run_dir, _ = new_run_dir(runs, config, identity)
     log = RunLog.create(
@@ -70,19 +82,27 @@ def train(config: TrainConfig, store: Path, runs: Path, progress: Progress | Non
         flush_seconds=config.execution.flush_ms / 1000,
         seal_behind_checkpoints=True,
     )
-    return _finish(Loop(config, parts, trainer, log), store, progress)
+    result = _finish(Loop(config, parts, trainer, log), store, progress)
+    peers.tell()  # the run has ended: the others may go
+    return result
 
 
-def resume(run_dir: Path, store: Path | None = None, threads: int = 1, progress: Progress | None = None) -> TrainResult:
+def _follow(config: TrainConfig, loaded: Loaded, peers: Peers) -> None:
+    from sim.exactness import exact
+    from sim.shards import Hosted
+
+    exact(config.loop)
+    Hosted(config, loaded, peers).follow()
+
+
+def resume(run_dir: Path, store: Path | None = None, threads: int = 1, progress: Progress | None = None) -> TrainResult | None:
     """Go on with a training run from its last checkpoint: the bytes of log, weights and summaries are those of a run that never stopped.
 
     A run that has trained to its end is evaluated. `store` overrules where the run's market lay. Raises NotFound, BadInput (another build,
-    other data), ForeignCheckpoint.
+    other data), ForeignCheckpoint, PeerLost. As many processes as divide its shards may go on with a run, whoever began it.
     """
-    from policy.training_state import load_state, read_standing
-    from sim.checkpoints import latest, resume_log
+    from sim.shards import processes_of
     from store.manifest import read_manifest
-    from store.run_read import read_run
 
     manifest = read_manifest(run_dir)
     identity = manifest["identity"]
@@ -91,13 +111,25 @@ def resume(run_dir: Path, store: Path | None = None, threads: int = 1, progress:
         raise BadInput(f"{run_dir}: is no run of `sim train` (phase {stated.get('phase')!r}): only those can be resumed")
     config = from_document(stated, identity["asked"], {"threads": threads})
     store = store or Path(manifest["attributes"]["store"])
-    state = read_run(run_dir).state
+    with processes_of(config) as peers:
+        return _resume(config, run_dir, store, progress, peers)
+
+
+def _resume(config: TrainConfig, run_dir: Path, store: Path, progress: Progress | None, peers: Peers) -> TrainResult | None:
+    from policy.training_state import load_state, read_standing
+    from sim.checkpoints import latest, resume_log
+    from store.run_read import read_run
+
+    state = peers.tell(None if peers.rank else read_run(run_dir).state)
     if state == FINISHED:
-        return _conclude(config, store, run_dir)
+        return None if peers.rank else _conclude(config, store, run_dir)
     if state != UNFINISHED:
         raise BadInput(f"{run_dir}: the run was closed before its end ({state}): nothing can be added to it; start a new one")
-    parts = prepare(config, store)
-    trainer = make_trainer(config, parts.train)
+    parts = peers.in_turn(lambda: prepare(config, store))
+    if peers.rank:
+        _follow(config, parts.train, peers)
+        return None
+    trainer = make_trainer(config, parts.train, peers)
     folder = latest(run_dir)
     standing = None if folder is None else read_standing(folder)
     log = resume_log(
@@ -117,7 +149,9 @@ def resume(run_dir: Path, store: Path | None = None, threads: int = 1, progress:
     except BaseException:
         log.close()
         raise
-    return _finish(loop, store, progress)
+    result = _finish(loop, store, progress)
+    peers.tell()
+    return result
 
 
 def prepare(config: TrainConfig, store: Path) -> Parts:
@@ -147,12 +181,17 @@ def part_config(config: TrainConfig, windows: tuple[Window, ...], fit: Window | 
     return config.model_copy(update={"tape": TapeConfig(**tape), **changes})
 
 
-def make_trainer(config: TrainConfig, loaded: Loaded) -> Trainer:
+def make_trainer(config: TrainConfig, loaded: Loaded, peers: Peers | None = None) -> Trainer | Sharded:
+    """What the loop trains with: this process alone (None), or leading others."""
     from sim.exactness import exact
+    from sim.peers import Peers
+    from sim.shards import Hosted, Sharded
     from sim.trainer import Trainer
 
     exact(config.loop)
-    return Trainer(config, loaded)
+    if config.loop.shards == 1:
+        return Trainer(config, loaded)
+    return Sharded(Hosted(config, loaded, peers or Peers()))
 
 
 def train_identity(config: TrainConfig, parts: Parts) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, model_validator
 
 from lob.errors import BadInput, NotFound
 from lob.instruments import Instrument, resolve
@@ -51,6 +51,13 @@ class TrainConfig(RunConfig):
     control: ControlConfig
     split: SplitConfig
     loop: LoopConfig
+
+    @model_validator(mode="after")
+    def _shards_are_equal(self) -> TrainConfig:
+        for name, count in (("lanes", self.lanes), ("learner.batch", self.learner.batch)):
+            if count % self.loop.shards:
+                raise ValueError(f"{name} {count} cannot be divided into {self.loop.shards} equal shards; use a multiple of loop.shards")
+        return self
 
 
 ASKED = ("start_ns", "end_ns", "windows", "fit_start_ns", "fit_end_ns")

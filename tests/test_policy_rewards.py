@@ -23,10 +23,10 @@ GAMMA = 0.9
 TERMS = tuple(REWARD_TERMS)
 
 
-def lane_pass(lanes, config=None, scale=SCALE, mean=None, std=None, combine=None):
+def lane_pass(lanes, config=None, scale=SCALE, mean=None, std=None):
     bus = control_state().bus
     bus[INDEX["gamma"]] = GAMMA
-    return LanePass(lanes, config or RewardConfig(), scale, bus, mean, std, combine)
+    return LanePass(lanes, config or RewardConfig(), scale, bus, mean, std)
 
 
 def unpicked(lanes):
@@ -241,26 +241,18 @@ def test_an_idle_market_moves_no_whitener_and_whitens_finitely():
 
 
 def test_lanes_split_over_two_processes_are_rewarded_and_counted_as_in_one():
-    whole = lane_pass(32)
-    added = {}
-
-    def part_of(which):
-        """Two passes over half the lanes each: the first time to count, the second with the sum of both counts."""
-        return lane_pass(16, combine=lambda totals: totals.copy_(added.get("both", totals)))
-
-    first, second = (part_of(0), part_of(1)), (part_of(0), part_of(1))
+    whole, parts = lane_pass(32), [lane_pass(16), lane_pass(16)]
     for moved, q_range in walk(32, 20, seed=11):
-        halves = [(Step(*(part[16 * i : 16 * i + 16] for part in moved)), q_range[16 * i : 16 * i + 16]) for i in (0, 1)]
-        added.clear()
-        counted = sum(taken(half, of)[1].totals.clone() for half, of in zip(halves, first, strict=True))
-        added["both"] = counted
-        split = [taken(half, of)[0] for half, of in zip(halves, second, strict=True)]
         found, _ = taken((moved, q_range), whole)
-        assert torch.equal(counted, whole.totals)
-        assert torch.equal(torch.cat([rewards.whitened for rewards in split]), found.whitened)
-        for own, other in zip(first, second, strict=True):
-            for part, value in zip(own.state, other.state, strict=True):
-                part.copy_(value)
+        for i, part in enumerate(parts):
+            lanes = slice(16 * i, 16 * i + 16)
+            picks, chosen = unpicked(16)
+            part.count(Step(*(of[lanes] for of in moved)), picks, chosen._replace(q_range=q_range[lanes]))
+        added = parts[0].totals + parts[1].totals
+        for part in parts:
+            part.totals.copy_(added)
+        assert torch.equal(added, whole.totals)
+        assert torch.equal(torch.cat([part.whiten().whitened for part in parts]), found.whitened)
 
 
 def test_an_episodes_end_forgets_the_lanes_position_and_nothing_of_other_lanes():
