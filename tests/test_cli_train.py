@@ -92,7 +92,7 @@ def test_a_finished_run_resumed_reports_the_same_and_adds_no_run(at, trained, ca
 def test_a_resumed_run_keeps_its_settings_and_options_that_could_contradict_them_are_refused(at, trained, capfd, option):
     done = here(capfd, "train", "--resume", trained["run"], *option, "--json")
     assert done.returncode == 2 and reason(done).startswith(("--steps", "--seed", "--set", "--lanes", "--runs"))
-    assert reason(done).endswith("a resumed run keeps the settings it began with; leave it out")
+    assert reason(done).endswith("a run that is there already keeps the settings it began with; leave it out")
 
 
 @pytest.mark.parametrize(
