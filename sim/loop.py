@@ -57,6 +57,7 @@ class Loop:
         self.played = 0
         self.closed = False
         self._seq = 0
+        self._committed_ns = 0  # by the block before, whose `timing` was written by then
 
     def restore(self, standing: Standing, tensors: Mapping[str, torch.Tensor]) -> None:
         """Stand where a checkpoint was taken."""
@@ -118,13 +119,16 @@ class Loop:
         self.played += int(diag["lanes.played"].sum())
         self._watch(first + steps - 1, diag)
         self._append(rows)
+        logged = time.perf_counter_ns()
         done = trainer.steps
         score = self._validate(done) if self._is_due(done, self.config.loop.validate_every) else None
         due = self._is_due(done, self.config.loop.checkpoint_every) or score is not None or self.stop is not None
         if due:
             self._event(done - 1, INFO, "checkpoint", f"checkpoint after step {done}")
-        self._timing(first, steps, stepped - started, time.perf_counter_ns() - stepped)
+        self._timing(first, steps, stepped - started, logged - stepped + self._committed_ns)
+        committing = time.perf_counter_ns()
         self.log.end_step(done - 1, steps)
+        self._committed_ns = time.perf_counter_ns() - committing
         if due:
             self._checkpoint(done, score)
 
@@ -188,13 +192,26 @@ class Loop:
         self.log.append_row("events", row | {"severity": severity, "kind": kind, "message": message, "value": value})
 
     def _timing(self, first: int, steps: int, stepped_ns: int, logged_ns: int) -> None:
-        """Wall-clock of a block, shared evenly among its steps: on a GPU they are one queue, and no step has a time of its own."""
-        each = max(1, steps)
-        now = time.time_ns()
-        for step in range(first, first + steps):
-            parts = {"observe_ns": 0, "policy_ns": 0, "physics_ns": stepped_ns // each, "log_ns": logged_ns // each}
-            row = {"phase": int(Phase.TRAIN), "step": step, "wall_ns": now, "elapsed_ns": (stepped_ns + logged_ns) // each}
-            self.log.append_row("timing", row | parts | {"waited_ns": int(self.log.waited_s * 1e9)})
+        """Wall-clock of a block. What no step has of its own is shared evenly among them: on a GPU all of it, for they are one queue.
+
+        Validation and checkpoints lie between two blocks and are no step's.
+        """
+        from sim.step_times import PARTS
+
+        parts = self.trainer.times.parts() if stepped_ns else None  # the closing row is no step of the trainer's
+        own = {part: np.ma.masked_all(steps, np.int64) for part in PARTS}
+        if parts is not None:
+            own = {part: np.ma.masked_array(parts[:, at]) for at, part in enumerate(PARTS)}
+            logged_ns += max(0, stepped_ns - int(parts.sum()))
+        elapsed = (stepped_ns // steps if parts is None else parts.sum(axis=1)) + logged_ns // steps
+        columns = {f"{part}_ns": values for part, values in own.items()}
+        columns["log_ns"] = np.ma.filled(own["log"], 0) + logged_ns // steps
+        columns["phase"] = np.full(steps, Phase.TRAIN, np.int8)
+        columns["step"] = np.arange(first, first + steps, dtype=np.int32)
+        columns["wall_ns"] = np.full(steps, time.time_ns())
+        columns["elapsed_ns"] = np.broadcast_to(elapsed, steps).astype(np.int64)
+        columns["waited_ns"] = np.full(steps, int(self.log.waited_s * 1e9))
+        self.log.append("timing", columns)
 
 
 def _until_due(done: int, config: TrainConfig) -> int:

@@ -104,6 +104,8 @@ class Hosted(Player):
         super().__init__(config)
         self.peers = peers
         self.trainers = [Trainer(own, loaded, shards, self.first + i) for i in range(each)]
+        for trainer in self.trainers:
+            trainer.times = self.times  # they play by turns: what one waits for another is doing
         self.env, self.log = self.trainers[0].env, _Logs(self.trainers)
 
     def step(self, learns: bool) -> None:
@@ -192,6 +194,7 @@ class Sharded:
         first = hosted.trainers[0]
         self.model, self.bus, self.controllers, self.normaliser = first.model, first.bus, first.controllers, first.normaliser
         self.log: Any = _Merged(self)
+        self.times = hosted.times
 
     @property
     def steps(self) -> int:

@@ -34,6 +34,7 @@ from policy.select import Chosen, select, to_picks
 from policy.shared import Shared, alone
 from policy.training_state import made_by, restore
 from policy.weights import fingerprint
+from sim.step_times import StepTimes
 from sim.tables import TRAIN_TABLES
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Player(ABC):
 
     def __init__(self, config: TrainConfig) -> None:
         self.config, self.device, self.steps = config, torch.device(config.loop.device), 0
+        self.times = StepTimes(is_noted=self.device.type == "cpu")
         self._launch: dict[bool, Callable[[], None]] = {}
 
     @abstractmethod
@@ -112,7 +114,9 @@ class Player(ABC):
             from sim.capture import capture
 
             self._launch = capture(self)
+        self.times.clear()
         for _ in range(steps):
+            self.times.begin()
             self.steps += 1
             learns = self.steps > loop.warmup_steps and self.steps % loop.env_steps_per_update == 0
             if self._launch:
@@ -123,6 +127,7 @@ class Player(ABC):
                 # Not captured: eager launches between two steps.
                 with torch.cuda.stream(self.env.stream) if self.device.type == "cuda" else nullcontext(), torch.no_grad():
                     self.look_at_features()
+                self.times.ended("learn")
 
 
 class Trainer(Player):
@@ -183,10 +188,12 @@ class Trainer(Player):
                 self.actor.refresh()
                 self.controllers.observe_update(stats)
             self.controllers.update()
+            self.times.ended("learn")
             self.log.put(pack_integers(self.lane_pass.totals, self.controllers.state.clock))
             self.log.put(pack_floats(self.lane_pass.state.unit, self.bus, stats))
             self.log.capture()
             self.clock += 1
+            self.times.ended("log")
 
     def look_at_features(self) -> None:
         alone(self.look_together())
@@ -205,8 +212,11 @@ class Trainer(Player):
         window = self.model.window
         heads = self.actor(self.observation, env.history(window) if window else None, self.bus)
         chosen = self._pick(heads)
+        self.times.ended("policy")
         env.step(self.picks)
+        self.times.ended("physics")
         env.observe()
+        self.times.ended("observe")
         ends = env.terminated | env.truncated
         next_observation = torch.where(ends[:, None], env.last_observation, env.observation)
         next_row = torch.where(ends, env.last_row, env.row)

@@ -157,7 +157,7 @@ def _speed(timing: pa.Table | None) -> tuple[float | None, dict[str, float | Non
     known = {name for names in PARTS.values() for name in names} | _NO_PARTS
     parts = PARTS | {name.removesuffix("_ns"): (name,) for name in total if name not in known}
     for part, names in parts.items():
-        held = [total[name] for name in names if name in total]
+        held = [total[name] for name in names if total.get(name) is not None]
         shares[part] = sum(held) / elapsed if held else None
     return timing.num_rows / (elapsed / 1e9), shares
 

@@ -61,6 +61,26 @@ def test_the_run_that_is_compared_with_trades_learns_is_sealed_behind_checkpoint
         assert verdict.ok and verdict.largest_difference_usd_micros == 0, render(verdict)
 
 
+def test_every_steps_time_is_told_in_parts_and_shown_to_who_looks_on(whole):
+    from sim.step_times import PARTS
+    from sim.watch import standing
+
+    rows = read_table(read_run(whole[0].run_dir), "timing").to_pylist()
+    assert [row["step"] for row in rows] == list(range(121))
+    for row in rows[:-1]:
+        parts = [row[f"{part}_ns"] for part in PARTS]
+        assert all(part > 0 for part in parts) and sum(parts) == row["elapsed_ns"]
+    assert rows[-1]["learn_ns"] is None, "the closing row is no step"
+    warm_up, learning = ([row["learn_ns"] for row in some] for some in (rows[:8], rows[20:40]))
+    assert sorted(learning)[10] > sorted(warm_up)[4]
+    seen = standing(whole[0].run_dir)
+    assert seen.is_over and seen.planned == 120 and seen.steps == 121
+    assert set(seen.shares) == {"env", "inference", "learn", "log"}
+    assert sum(seen.shares.values()) == pytest.approx(1)
+    assert 0 < seen.figure("signal.learning_health").last < 1
+    assert seen.figure("learn.loss").last is not None
+
+
 PLACES = {
     "before the first checkpoint": ("{train}/journal", 20),
     "while a checkpoint is written": ("{train}/checkpoints/.step-00000040", 2),

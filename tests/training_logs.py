@@ -6,18 +6,15 @@ exporters read, without a training.
 
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lob.tables import Column
-from sim.tables import TIMING, TRAIN_TABLES
+from sim.tables import TRAIN_TABLES
 from store.runlog import RunLog
 
 LANES, PLANNED = 4, 100
-LEARN_NS = Column("learn_ns", "int64", "ns", "of it, the learner")
-TABLES = tuple(replace(TIMING, columns=(*TIMING.columns, LEARN_NS)) if table.name == "timing" else table for table in TRAIN_TABLES)
-DIAG, TIMED = TABLES[0], next(table for table in TABLES if table.name == "timing")
+DIAG, TIMED = TRAIN_TABLES[0], next(table for table in TRAIN_TABLES if table.name == "timing")
 IDENTITY = {
     "config": {"phase": "train", "instrument": {"symbol": "ESH4"}, "lanes": LANES, "loop": {"steps": PLANNED}},
     "device": "cpu-test",
@@ -50,7 +47,7 @@ def timing_row(step: int) -> dict[str, int]:
 def write_training(run_dir: Path, steps: int, pause_s: float = 0.0, finish: bool = True, segment_steps: int = 16) -> str:
     """A run of so many steps; returns its head, or "" when it is left unfinished."""
     often = {"flush_seconds": 0.0} if pause_s else {}
-    with RunLog.create(run_dir, identity=IDENTITY, tables=TABLES, level="trades", segment_steps=segment_steps, **often) as log:
+    with RunLog.create(run_dir, identity=IDENTITY, tables=TRAIN_TABLES, level="trades", segment_steps=segment_steps, **often) as log:
         for step in range(steps):
             if step in (3, 7):
                 event = {"phase": 0, "step": step, "seq": 0, "lane": None, "severity": 1, "kind": "band.left", "message": f"at {step}"}
