@@ -17,9 +17,9 @@ from typer.core import TyperGroup
 
 from cli import doctor, evaluate, export, features, ingest, policy, replay, seal, sql, store, synth, train, verdict, verify, watch
 from cli.output import complain, say
-from lob.errors import TapeproofError
+from lob.errors import TapeproofError, first_line
 
-INTERRUPTED, BROKEN_PIPE = 130, 141
+INTERRUPTED, BROKEN_PIPE, OUT_OF_MEMORY = 130, 141, 2
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """What a wrong command line raises; typer's public name for it depends on its version."""
@@ -48,11 +48,23 @@ def _answered(invoke: Callable[[Any], Any], ctx: Any, as_json: bool) -> Any:
         say(f"error: {error}")
         complain(str(error), as_json)
         raise typer.Exit(error.exit_code) from None
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        line = f"out of memory ({first_line(error)}); take fewer --lanes, a smaller learner.capacity or a shorter window"
+        say(f"error: {line}")
+        complain(line, as_json)
+        raise typer.Exit(OUT_OF_MEMORY) from None
     except KeyboardInterrupt as interrupt:
         line = f"interrupted{f': {interrupt}' if str(interrupt) else ''}"
         say(line)
         complain(line, as_json)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """numpy and Python raise MemoryError; torch a subclass of RuntimeError on CUDA, on the CPU a bare one that names its allocator."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
 
 
 app = typer.Typer(

@@ -7,6 +7,7 @@ replaced, then what lies behind is sealed. Rotation keeps both and the newest fe
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -38,6 +39,14 @@ def list_checkpoints(run_dir: Path) -> dict[int, Path]:
     root = run_dir / CHECKPOINTS
     names = [(match, entry) for entry in root.iterdir() if (match := _STEP.fullmatch(entry.name))] if root.is_dir() else []
     return {int(match[1]): entry for match, entry in sorted(names, key=lambda pair: int(pair[0][1]))}
+
+
+def content_of(folder: Path) -> str:
+    """The content hash that a checkpoint's manifest states: it covers every weight. Raises BadInput when it cannot be read."""
+    try:
+        return json.loads((folder / "manifest.json").read_bytes())["content_hash"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{folder}: its manifest.json cannot be read ({error}); start a new run") from None
 
 
 def latest(run_dir: Path) -> Path | None:

@@ -17,6 +17,7 @@ from lob.units import counted, format_usd
 from sim.config import TapeConfig
 from sim.evaluations import UNFINISHED, settle_evaluations
 from sim.loop import Loop, Parts, Progress
+from sim.loop_config import LoopConfig
 from sim.run_data import FINISHED, SUMMARY_FILES
 from sim.split import Window, split
 from sim.train_config import ASKED, POLICY, TrainConfig, from_document
@@ -162,8 +163,15 @@ def prepare(config: TrainConfig, store: Path) -> Parts:
     train_loaded = load(store, part_config(config, parts.train, parts.train_range))
     validation = load(store, part_config(config, parts.validation, None), normaliser=train_loaded.normaliser)
     train, others = counted(len(parts.train), "window"), f"{len(parts.validation)} validate, {len(parts.test)} test"
-    notes = (f"{train} to train on, {others} (split by {parts.by})",)
+    notes: tuple[str, ...] = (f"{train} to train on, {others} (split by {parts.by})",)
+    if config.loop.steps < first_update(config.loop):
+        notes += (f"nothing is learnt: the first update would come at step {first_update(config.loop)}, and there are {config.loop.steps}",)
     return Parts(parts, train_loaded, validation, notes + tuple(train_loaded.notes))
+
+
+def first_update(loop: LoopConfig) -> int:
+    """The training step, from 1, at which the learner updates first: beyond the warm-up, a multiple of `env_steps_per_update`."""
+    return (loop.warmup_steps // loop.env_steps_per_update + 1) * loop.env_steps_per_update
 
 
 def days_of(config: TrainConfig, store: Path) -> list[tuple[Any, int, int]]:

@@ -15,7 +15,9 @@ def summarize_training(
     run_dir: Path, config: TrainConfig, steps: int, played: int, best: tuple[int, int] | None, stop: str | None
 ) -> dict[str, Any]:
     """The summary of the log as it is committed, with `training`: steps, decisions of living lanes, the checkpoint that validation chose
-    (null before the first), and why the run stopped early (null when it did not)."""
+    (null before the first) with its content hash, and why the run stopped early (null when it did not). Raises BadInput when that
+    checkpoint cannot be read."""
+    from sim.checkpoints import content_of, folder_of
     from sim.summary import summarize
 
     training = {
@@ -23,6 +25,7 @@ def summarize_training(
         "played_decisions": played,
         "best_step": None if best is None else best[0],
         "best_score_usd_micros": None if best is None else best[1],
+        "best_content_hash": None if best is None else content_of(folder_of(run_dir, best[0])),
         "stopped": stop,
         "profile": config.model.profile,
         "seed": config.seed,

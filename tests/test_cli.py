@@ -252,6 +252,14 @@ def test_an_error_is_one_line_on_stderr_an_exit_code_and_one_json_document(error
     assert reason(done) == line.removeprefix("error: ")
 
 
+@pytest.mark.parametrize("asked", ["import numpy; numpy.empty(2**55)", "import torch; torch.empty(2**55)"])
+def test_more_memory_than_there_is_is_one_line_that_says_what_to_make_smaller(asked):
+    done = run_python(RAISING.replace("raise {error}", asked))
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "out of memory (" in reason(done) and "fewer --lanes" in reason(done)
+    assert done.stderr == f"error: {reason(done)}\n"
+
+
 def test_a_fault_of_ours_shows_its_traceback_and_exits_70():
     done = run_python(RAISING.format(error="ZeroDivisionError('x')"))
     assert done.returncode == 70
