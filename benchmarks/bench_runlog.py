@@ -109,55 +109,93 @@ def check(run_dir: Path, cash: np.ndarray, rows: int) -> float:
     return sum(path.stat().st_size for path in run_dir.rglob("*.parquet")) / rows
 
 
-def diag_cost(tape: Any, plan: Any, lanes: int, threads: int, folder: Path) -> tuple[float, float, float]:
-    """(seconds without a log, seconds of the same steps at level `diag`, seconds in the log itself), step by step side by side."""
+BLOCK_STEPS = 64
+"""Steps that are gathered before their rows are made, where blocks are timed."""
+
+
+@dataclass(frozen=True)
+class DiagCost:
+    """Seconds of the same steps without a log, at level `diag` a row at a time, and in blocks; and of the two in log and rows alone."""
+
+    steps: int
+    bare_s: float
+    by_row_s: float
+    by_row_log_s: float
+    blocks_s: float
+    blocks_log_s: float
+
+
+def diag_cost(tape: Any, plan: Any, lanes: int, threads: int, folder: Path) -> DiagCost:
+    """Three environments side by side, the same picks for all, turn by turn, so that load meets them alike."""
+    from cuda_env import state
+    from cuda_env.blocks import NULL, BlockLog
     from cuda_env.config import EnvConfig
     from cuda_env.env import Env
     from policy.builtin import make
-    from policy.tables import diag_row, no_picks_row
+    from policy.tables import DIAG, diag_row, no_picks_row
     from sim.tables import RUN_TABLES
+    from store.run_check import verify_chain
     from store.run_read import read_run, read_table
     from store.runlog import RunLog
 
     features = np.zeros((plan.decisions + 1, 128), np.float32)
     config = EnvConfig(capital_usd_micros=10**14)
-    bare, logged = (Env(tape, plan, features, config, lanes, 1, emit=(), threads=threads, diag=diag) for diag in (False, True))
-    policy = make("random", 1, lanes)
+    bare, single, blocked = (
+        Env(tape, plan, features, config, lanes, 1, emit=(), threads=threads, diag=diag) for diag in (False, True, True)
+    )
+    policy, block = make("random", 1, lanes), BlockLog(blocked, BLOCK_STEPS, DIAG)
     now = time.perf_counter
-    without = within = log_s = 0.0
-    with RunLog.create(folder / "diag", identity={}, tables=RUN_TABLES, level="diag") as log:
+    spent = {name: np.zeros(plan.decisions + 1) for name in DiagCost.__dataclass_fields__ if name != "steps"}
+    logs = [RunLog.create(folder / name, identity={}, tables=RUN_TABLES, level="diag") for name in ("single", "blocks")]
+
+    def moved(env: Env, picks: Any) -> dict[str, int | None]:
+        if picks is None:
+            env.drain()
+            return no_picks_row()
+        env.observe()
+        env.step(picks)
+        return diag_row(picks, policy.diagnostics(), env.decided)
+
+    with logs[0] as by_row, logs[1] as by_block:
         for step in range(plan.decisions + 1):
             picks = policy.act(bare.observe(), None, step) if step < plan.decisions else None
             begun = now()
-            if picks is not None:
+            if picks is None:
+                bare.drain()
+            else:
                 bare.observe()
                 bare.step(picks)
-            else:
-                bare.drain()
-            between = now()
-            if picks is not None:
-                logged.observe()
-                logged.step(picks)
-                of_policy = diag_row(picks, policy.diagnostics(), logged.decided)
-            else:
-                logged.drain()
-                of_policy = no_picks_row()
-            row = logged.diag() | of_policy
+            spent["bare_s"][step] = now() - begun
+
+            begun = now()
+            of_policy = moved(single, picks)
             at_log = now()
-            log.append_row("diag", row)
-            log.end_step(step)
+            by_row.append_row("diag", single.diag() | of_policy)
+            by_row.end_step(step)
             ended = now()
-            if step > 20:  # compiled, warm
-                without, within, log_s = without + between - begun, within + ended - between, log_s + ended - at_log
-        log.finish("finished")
-    rows = read_table(read_run(folder / "diag"), "diag", ["trading.realized_pnl_usd_micros_cum"])
+            spent["by_row_s"][step], spent["by_row_log_s"][step] = ended - begun, ended - at_log
+
+            begun = now()
+            of_policy = moved(blocked, picks)
+            at_log = now()
+            block.put(np.array([NULL if value is None else value for value in of_policy.values()], np.int64))
+            block.capture()
+            if (step + 1) % BLOCK_STEPS == 0 or picks is None:
+                rows = block.drain()["diag"]
+                by_block.append("diag", rows)
+                by_block.end_step(step, len(rows["step"]))
+            ended = now()
+            spent["blocks_s"][step], spent["blocks_log_s"][step] = ended - begun, ended - at_log
+        heads = {by_row.finish("finished"), by_block.finish("finished")}
+    assert len(heads) == 1, "blocks and single rows do not make the same log"
+    assert verify_chain(folder / "blocks") == []
+    rows = read_table(read_run(folder / "blocks"), "diag", ["trading.realized_pnl_usd_micros_cum"])
     total = rows.column(0)[-1].as_py()
     assert rows.num_rows == plan.decisions + 1
-    from cuda_env import state
-
-    cash = logged.state[state.CASH, :lanes]
+    cash = blocked.state[state.CASH, :lanes]
     assert total == int((cash - config.capital_usd_micros).sum()), "diag's cumulative is not what the lanes earned"
-    return without, within, log_s
+    warm = slice(BLOCK_STEPS, None)  # compiled by then, and at a block's border
+    return DiagCost(plan.decisions + 1 - BLOCK_STEPS, **{name: float(times[warm].sum()) for name, times in spent.items()})
 
 
 def main() -> None:
@@ -182,7 +220,7 @@ def main() -> None:
         made = play(tape, plan, arguments.lanes, None, everything, arguments.threads)
         with RunLog.create(folder / "run", identity={}, tables=TABLES, segment_steps=arguments.segment_steps) as log:
             logged = play(tape, plan, arguments.lanes, log, everything, arguments.threads)
-        sole, at_diag, in_log = diag_cost(tape, plan, 8192, arguments.threads, folder)
+        cost = diag_cost(tape, plan, 8192, arguments.threads, folder)
         size = check(folder / "run", logged.cash, logged.rows)
     finally:
         shutil.rmtree(folder)
@@ -197,10 +235,12 @@ def main() -> None:
     print(f"  the log's own CPU    {own * 1e6:6.2f} us a row = {1 / own / 1e6:.2f} M rows per CPU-second (load changes this little)")
     print(f"  {logged.cpu_s / logged.wall_s:.2f} cores busy; waited {log.waited_s:.2f} of {logged.wall_s:.2f} s for the sealer")
     print(f"  peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
-    print(
-        f"level diag, 8192 lanes: +{(at_diag / sole - 1) * 100:.1f} % over no log, of it {in_log / sole * 100:.1f} % the log itself, "
-        "the rest the sums over lanes (target 5 %)"
-    )
+    print(f"level diag, 8192 lanes, over a bare step of {cost.bare_s / cost.steps * 1e6:.0f} us (target 5 %):")
+    ways = (("a row a step", cost.by_row_s, cost.by_row_log_s), (f"blocks of {BLOCK_STEPS}", cost.blocks_s, cost.blocks_log_s))
+    for name, whole, log_s in ways:
+        more, in_log = whole / cost.bare_s - 1, log_s / cost.bare_s
+        print(f"  {name:13} +{more:.1%}, of it {in_log:.1%} rows and log, the rest sums over lanes")
+    print(f"  blocks take {cost.blocks_log_s / cost.by_row_log_s:.2f} of the time that single rows take in rows and log")
     print(f"level full limited by {'the sealer: one core encodes' if waits else 'the loop that makes the rows'}")
 
 
