@@ -106,7 +106,7 @@ def line(seen: Standing) -> str:
     """One line: how far, how fast, where the time goes, dollars, loss, health."""
     from lob.units import counted
 
-    done = counted(seen.steps, "step") if seen.planned is None else f"{seen.steps:,} of {seen.planned:,} steps"
+    done = counted(seen.steps, "step") if seen.planned is None else f"{_done(seen)} of {seen.planned:,} steps"
     parts = " ".join(f"{part} {_percent(share)}" for part, share in seen.shares.items() if share is not None)
     total = _shown(seen, "trading.realized_pnl_usd_micros_cum", "last")
     rate = ABSENT if seen.steps_per_s is None else f"{seen.steps_per_s:,.1f}"
@@ -161,17 +161,22 @@ def sections(seen: Standing) -> list[Section]:
 def _run_rows(seen: Standing) -> list[tuple[str, ...]]:
     from lob.units import counted, format_time_ns
 
-    planned = "" if not seen.planned else f" of {seen.planned:,} ({seen.steps / seen.planned:.1%})"
+    planned = "" if not seen.planned else f" of {seen.planned:,} ({min(seen.steps, seen.planned) / seen.planned:.1%})"
     ago = "" if seen.age_s is None else f", last step {_seconds(seen.age_s)} ago"
     what = [seen.phase, seen.instrument, None if seen.lanes is None else counted(seen.lanes, "lane"), f"level {seen.level}", seen.device]
     rows: list[tuple[str, ...]] = [
         ("what", ", ".join(part for part in what if part)),
         ("state", f"{seen.state}{ago}" if not seen.is_over else seen.state),
-        ("steps", f"{seen.steps:,}{planned}"),
+        ("steps", f"{_done(seen)}{planned}"),
     ]
     if seen.ts_decided_ns is not None:
         rows.append(("market time", format_time_ns(seen.ts_decided_ns)))
     return rows
+
+
+def _done(seen: Standing) -> str:
+    """Steps so far; the row that closes a training comes on top of those that were planned and is none of them."""
+    return f"{seen.steps if seen.planned is None else min(seen.steps, seen.planned):,}"
 
 
 def _speed_rows(seen: Standing) -> list[tuple[str, ...]]:

@@ -4,6 +4,7 @@ float32; the log stays the record.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,14 +116,15 @@ class _Timing:
     keys: np.ndarray  # int64[n], ascending
     wall_s: np.ndarray  # float64[n]
     tags: tuple[str, ...]
-    ms: np.ndarray  # float64[n, tags]
+    ms: np.ndarray  # float64[n, tags], NaN where the log holds null
 
     def of(self, wanted: list[tuple[int, int]]) -> Iterator[tuple[float, dict[str, float]]]:
         """(wall-clock, {tag: milliseconds}) of each step; 0 and none where a step was not timed."""
         for key in _keys(*(np.array(part, np.int64) for part in zip(*wanted, strict=True))) if wanted else ():
             at = int(np.searchsorted(self.keys, key))
             if at < len(self.keys) and self.keys[at] == key:
-                yield float(self.wall_s[at]), dict(zip(self.tags, self.ms[at].tolist(), strict=True))
+                spent = dict(zip(self.tags, self.ms[at].tolist(), strict=True))
+                yield float(self.wall_s[at]), {tag: ms for tag, ms in spent.items() if not math.isnan(ms)}
             else:
                 yield 0.0, {}
 

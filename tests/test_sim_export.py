@@ -27,11 +27,11 @@ def float32(number):
     return struct.unpack("f", struct.pack("f", number))[0]
 
 
-def expected() -> dict[str, list[tuple[float, int, float]]]:
+def expected(told_apart: bool) -> dict[str, list[tuple[float, int, float]]]:
     """{tag: (wall-clock, step, value)} in plain Python from the rows that were logged."""
     tags: dict[str, list[tuple[float, int, float]]] = {}
     for step in range(STEPS):
-        row, spent = diag_row(step), timing_row(step)
+        row, spent = diag_row(step), timing_row(step, told_apart)
         numbers = {}
         for column in DIAG.columns:
             group, _, rest = column.name.partition(".")
@@ -39,19 +39,19 @@ def expected() -> dict[str, list[tuple[float, int, float]]]:
                 dollars = column.unit == "usd_micros"
                 numbers[f"{group}/{rest.replace('_usd_micros', '_usd')}"] = row[column.name] / 10**6 if dollars else row[column.name]
         for column in TIMED.columns:
-            if column.name.endswith("_ns") and column.name != "wall_ns":
+            if column.name.endswith("_ns") and column.name != "wall_ns" and spent[column.name] is not None:
                 numbers[f"timing/{column.name[:-3]}_ms"] = spent[column.name] / 10**6
         for tag, number in numbers.items():
             tags.setdefault(tag, []).append((spent["wall_ns"] / 10**9, step, float32(number)))
     return tags
 
 
-@pytest.mark.parametrize("finish", [True, False])
-def test_every_number_comes_back_from_tensorboards_own_reader(tmp_path, finish):
-    write_training(tmp_path / "run", STEPS, finish=finish)
+@pytest.mark.parametrize(("finish", "told_apart"), [(True, True), (False, True), (True, False)])
+def test_every_number_comes_back_from_tensorboards_own_reader(tmp_path, finish, told_apart):
+    write_training(tmp_path / "run", STEPS, finish=finish, told_apart=told_apart)
     made = export_tensorboard(tmp_path / "run", tmp_path / "boards")
     assert made.folders == (tmp_path / "boards" / "run" / "train",)
-    found, wanted = read_back(made.folders[0]), expected()
+    found, wanted = read_back(made.folders[0]), expected(told_apart)
     assert set(found.Tags()["scalars"]) == set(wanted)
     for tag, points in wanted.items():
         assert [(event.wall_time, event.step, event.value) for event in found.Scalars(tag)] == points, tag
@@ -59,6 +59,7 @@ def test_every_number_comes_back_from_tensorboards_own_reader(tmp_path, finish):
     assert len(wanted) > 150
     assert len(wanted["trading/realized_pnl_usd_cum"]) == STEPS
     assert len(wanted["learn/loss"]) < STEPS, "a null is no point"
+    assert ("timing/learn_ms" in wanted) is told_apart
 
 
 def test_the_runs_identity_comes_along_as_text(tmp_path):

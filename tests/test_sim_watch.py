@@ -52,6 +52,15 @@ def test_speed_and_shares_are_of_the_time_inside_steps(tmp_path):
     assert seen.age_s > 10**6, "the log's clock says 2023"
 
 
+def test_parts_of_a_step_that_a_gpu_does_not_tell_apart_are_absent_and_not_zero(tmp_path, capfd):
+    write_training(tmp_path / "run", 20, told_apart=False)
+    assert standing(tmp_path / "run").shares == {"env": None, "inference": None, "learn": None, "log": pytest.approx(0.05)}
+    page = here(capfd, "watch", str(tmp_path / "run"), "--once").stdout
+    assert "env              absent" in page and "log              5.0%" in page
+    assert "50,000.0 steps/s  log 5.0%  realised" in here(capfd, "watch", str(tmp_path / "run")).stdout
+    assert document(here(capfd, "watch", str(tmp_path / "run"), "--json"))["shares"] == {"log": pytest.approx(0.05)}
+
+
 def test_what_a_run_does_not_log_is_absent_and_not_zero(tmp_path, capfd):
     write_run(tmp_path / "odd", 20)
     seen = standing(tmp_path / "odd")
@@ -146,6 +155,12 @@ def test_a_page_fits_the_widths_of_terminals(tmp_path):
         out = io.StringIO()
         Console(file=out, width=width).print(cli.watch.panels(standing(tmp_path / "run")))
         assert max(len(line) for line in out.getvalue().splitlines()) <= width
+
+
+def test_the_row_that_closes_a_training_is_no_step_beyond_its_plan(tmp_path, capfd):
+    write_training(tmp_path / "run", PLANNED + 1)
+    assert "steps        100 of 100 (100.0%)" in here(capfd, "watch", str(tmp_path / "run"), "--once").stdout
+    assert here(capfd, "watch", str(tmp_path / "run")).stdout.startswith("finished:  100 of 100 steps  ")
 
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path, capfd):

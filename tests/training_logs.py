@@ -39,12 +39,16 @@ def diag_row(step: int) -> dict[str, Any]:
     return row | {"phase": 0, "step": step, "ts_observed_ns": WALL_NS + step, "ts_decided_ns": WALL_NS + step, "lanes.played": LANES}
 
 
-def timing_row(step: int) -> dict[str, int]:
-    spent = SPENT | {"elapsed_ns": 20_000, "waited_ns": 5 * 10**8}
+def timing_row(step: int, told_apart: bool = True) -> dict[str, int | None]:
+    """`told_apart`: as on a CPU; otherwise as on a GPU, where the log's part alone is known."""
+    spent: dict[str, int | None] = {name: ns if told_apart or name == "log_ns" else None for name, ns in SPENT.items()}
+    spent |= {"elapsed_ns": 20_000, "waited_ns": 5 * 10**8}
     return {"phase": 0, "step": step, "wall_ns": WALL_NS + step * 10**9} | spent
 
 
-def write_training(run_dir: Path, steps: int, pause_s: float = 0.0, finish: bool = True, segment_steps: int = 16) -> str:
+def write_training(
+    run_dir: Path, steps: int, pause_s: float = 0.0, finish: bool = True, segment_steps: int = 16, told_apart: bool = True
+) -> str:
     """A run of so many steps; returns its head, or "" when it is left unfinished."""
     often = {"flush_seconds": 0.0} if pause_s else {}
     with RunLog.create(run_dir, identity=IDENTITY, tables=TRAIN_TABLES, level="trades", segment_steps=segment_steps, **often) as log:
@@ -53,7 +57,7 @@ def write_training(run_dir: Path, steps: int, pause_s: float = 0.0, finish: bool
                 event = {"phase": 0, "step": step, "seq": 0, "lane": None, "severity": 1, "kind": "band.left", "message": f"at {step}"}
                 log.append_row("events", event | {"value": None})
             log.append_row("diag", diag_row(step))
-            log.append_row("timing", timing_row(step))
+            log.append_row("timing", timing_row(step, told_apart))
             log.end_step(step)
             time.sleep(pause_s)
         return log.finish("finished") if finish else ""
