@@ -39,17 +39,19 @@ def pack_rows(stored, written, rows, used):
 
 
 class CpuCapture:
-    """`captured` counts on the host: on the CPU nothing is gained by a counter among the tensors."""
+    """Counts on the host: on the CPU nothing is gained by counters among the tensors. A capture that an interrupt breaks off has captured
+    nothing.
+    """
 
     def __init__(self, world: World, block: Block) -> None:
         self.world, self.block = as_numpy(world), as_numpy(block)
-        self.captured = 0
         out = self.world.out
         self._packed = {
             name: (getattr(out, name), out.counts[written]) for name, (_, _, written) in PACKED.items() if len(getattr(out, name))
         }
         self._rows = {name: np.empty((START_ROWS, stored.shape[2] + 1), np.int64) for name, (stored, _) in self._packed.items()}
-        self._used = dict.fromkeys(self._packed, 0)
+        # Steps captured, and rows of each table that are theirs: one attribute, so that an interrupt finds both as they were or neither.
+        self._held: tuple[int, dict[str, int]] = (0, dict.fromkeys(self._packed, 0))
         self._none = {name: np.empty((0, getattr(out, name).shape[2] + 1), np.int64) for name in PACKED}
         # Few lanes make a step of microseconds, so what a capture touches is looked up here, once.
         self._head = self.block.head if self.block.head.shape[1] else None
@@ -60,10 +62,11 @@ class CpuCapture:
     def put(self, values: Any) -> None:
         values = np.asarray(values)
         held = self.block.ints if values.dtype == np.int64 else self.block.floats
-        held[self.captured] = values
+        held[self._held[0]] = values
 
     def capture(self) -> None:
-        at = self.captured
+        at, rows_before = self._held
+        rows_after = {}
         if at == len(self.block.head):
             raise ValueError(f"a block of {at} steps is full: drain it first")
         if self._head is not None:
@@ -73,20 +76,20 @@ class CpuCapture:
         if self._steps is not None:
             self._steps[at] = self.world.out.steps
         for name, (stored, written) in self._packed.items():
-            used = self._used[name]
+            used = rows_before[name]
             now = pack_rows(stored, written, self._rows[name], used)
             if now > len(self._rows[name]):
                 grown = np.empty((2 * now, stored.shape[2] + 1), np.int64)
                 grown[:used] = self._rows[name][:used]
                 self._rows[name] = grown
                 pack_rows(stored, written, grown, used)
-            self._used[name] = now
-        self.captured = at + 1
+            rows_after[name] = now
+        self._held = (at + 1, rows_after)
 
     def fetch(self) -> Captured:
-        count, block = self.captured, self.block
-        rows = {name: self._rows[name][: self._used[name]] if name in self._rows else none for name, none in self._none.items()}
+        (count, used), block = self._held, self.block
+        rows = self._none | {name: self._rows[name][:rows] for name, rows in used.items()}
         found = Captured(block.head[:count], block.ints[:count].copy(), block.floats[:count].copy(), block.steps[:count], **rows)
-        block.ints[:count], block.floats[:count] = NULL, np.nan
-        self.captured, self._used = 0, dict.fromkeys(self._packed, 0)
+        block.ints[: count + 1], block.floats[: count + 1] = NULL, np.nan
+        self._held = (0, dict.fromkeys(self._packed, 0))
         return found

@@ -241,7 +241,8 @@ def _play(env: Env, policy: Policy, log: RunLog, schedule: Schedule, flush_s: fl
     """Every decision, then the drain, which in a joined plan comes to each lane at the end of its own window; (decisions of living lanes,
     lanes that the floor ended).
 
-    Steps are gathered in blocks and go to the log together, at the latest after `flush_s`; how many they are changes no hashed byte.
+    Steps are gathered in blocks and go to the log together; how many they are changes no hashed byte. After `flush_s` what was played is
+    committed, and when a step is interrupted or refused, the steps before it are in the log.
     """
     import numpy as np
 
@@ -249,41 +250,59 @@ def _play(env: Env, policy: Policy, log: RunLog, schedule: Schedule, flush_s: fl
     from policy.tables import DIAG, diag_row, no_picks_row
 
     block = BlockLog(env, max(1, min(MOST_BLOCK_STEPS, BLOCK_LANE_STEPS // env.lanes)), DIAG)
-    played = closed = 0
+    played = closed = committed_ns = 0
     now = time.perf_counter_ns
     steps = schedule.longest + 1
     times: list[tuple[int, ...]] = []  # of the block's steps: wall-clock, and when each of its parts ended
-    flushed = time.monotonic()
-    for step in range(steps):
-        begun = now()
-        if step < schedule.longest:
-            observation = env.observe()
-            observed = now()
-            picks = policy.act(observation, env.history(policy.window) if policy.window else None, step)
-            picked = now()
-            env.step(picks)
-            of_policy = diag_row(picks, policy.diagnostics(), env.decided)
-        else:  # every lane that has not been drained yet
-            observed = picked = begun
-            env.close_all()
-            of_policy = no_picks_row()
-        moved = now()
-        block.put(np.array([NULL if value is None else value for value in of_policy.values()], np.int64))
-        block.capture()
-        times.append((time.time_ns(), begun, observed, picked, moved))
-        if len(times) < block.steps and step + 1 < steps and time.monotonic() - flushed < flush_s:
-            continue
+
+    def hand_over() -> None:
+        nonlocal played, closed, committed_ns
         tables = block.drain()
-        played += int(tables["diag"]["lanes.played"].sum())
-        closed += int(tables["diag"]["end.capital_floor"].sum())
+        number = tables["diag"]["step"]
+        if not len(number):
+            return
         for table, columns in tables.items():
             log.append(table, columns)
-        log.append("timing", _timing(env.phase, step + 1 - len(times), log.waited_s, times, now()))
-        log.end_step(step, len(times))
+        log.append("timing", _timing(env.phase, int(number[0]), log.waited_s, times[: len(number)], now() + committed_ns))
+        logged = now()
+        log.end_step(int(number[-1]), len(number))
+        committed_ns = now() - logged
         times.clear()
-        flushed = time.monotonic()
-        if progress is not None:
-            progress(step + 1, steps)
+        played += int(tables["diag"]["lanes.played"].sum())
+        closed += int(tables["diag"]["end.capital_floor"].sum())
+
+    committed = time.monotonic()
+    try:
+        for step in range(steps):
+            begun = now()
+            if step < schedule.longest:
+                observation = env.observe()
+                observed = now()
+                picks = policy.act(observation, env.history(policy.window) if policy.window else None, step)
+                picked = now()
+                env.step(picks)
+                of_policy = diag_row(picks, policy.diagnostics(), env.decided)
+            else:  # every lane that has not been drained yet
+                observed = picked = begun
+                env.close_all()
+                of_policy = no_picks_row()
+            moved = now()
+            block.put(np.array([NULL if value is None else value for value in of_policy.values()], np.int64))
+            times.append((time.time_ns(), begun, observed, picked, moved))
+            block.capture()
+            is_due = time.monotonic() - committed >= flush_s
+            if len(times) < block.steps and step + 1 < steps and not is_due:
+                continue
+            hand_over()
+            if is_due:
+                log.commit()
+                committed = time.monotonic()
+            if progress is not None:
+                progress(step + 1, steps)
+    except BaseException:
+        with suppress(TapeproofError):  # the log's own fault would be raised here again
+            hand_over()
+        raise
     return played, closed
 
 
