@@ -8,7 +8,7 @@ from lob.errors import BadInput
 from lob.picks import Picks
 from policy.heads import HeadOutput
 from policy.select import select, to_picks
-from policy.select_scalar import bfloat16_value, to_ppm
+from policy.select_scalar import bfloat16_value, sample, to_ppm
 from tests.select_builds import CASES, Case, by_lane, controls_of, elsewhere, floats_of, heads_of, lanes_of, short, support_of
 from tests.select_cases import NEAR_TIE, assert_follows, oracle_picks
 
@@ -116,8 +116,18 @@ def test_bfloat16_bits_become_the_float_that_they_stand_for(build):
 
 
 @pytest.mark.parametrize("build", ["compiled", "plain"])
+def test_a_draw_at_a_boundary_meets_the_atom_after_it_and_one_without_weight_never(build):
+    """Weights 0 2 2 0 on the values 10 20 30 40, and a quantile of 0: half of the atom."""
+    function = sample if build == "compiled" else sample.py_func
+    cells, support = np.array([0, 2, 2, 0, 0], np.float32), np.array([10, 20, 30, 40], np.float32)
+    draws = {0.0: 20, 0.25: 20, 0.5: 30, 1 - 2.0**-24: 30}
+    zero, total = np.float32(0), np.float32(4)
+    assert {u: 2 * float(function(cells, 0, 4, 1, support, total, np.float32(u), zero)) for u in draws} == draws
+
+
+@pytest.mark.parametrize("build", ["compiled", "plain"])
 def test_ppm_round_to_the_nearest_halves_to_even_and_no_number_is_0(build):
     function = to_ppm if build == "compiled" else to_ppm.py_func
-    values = np.concatenate([np.random.default_rng(0).random(2000), np.arange(0, 65, dtype=float) / 64]).astype(np.float32)
+    values = np.concatenate([np.random.default_rng(0).random(2000), np.arange(0, 129, dtype=float) / 128]).astype(np.float32)
     assert [int(function(value)) for value in values] == [round(float(value) * 10**6) for value in values.astype(np.float64)]
     assert int(function(np.float32(np.nan))) == 0

@@ -12,6 +12,7 @@ import torch
 
 from lob.actions import Direction
 from policy.controls import select_controls
+from policy.distributions import Atoms
 from tests.select_cases import heads_with_directions, picked, set_direction, shares
 
 SHORT, HOLD, LONG, FLAT = map(int, Direction)
@@ -128,6 +129,11 @@ def test_0e_t3_the_first_sample_of_long_is_positive_three_times_in_ten():
     assert abs(found - 0.30) < 0.005
 
 
+def test_a_draw_at_a_boundary_meets_the_atom_after_it_and_one_without_probability_never():
+    atoms = Atoms(torch.tensor([0.0, 0.5, 0.5, 0.0]).expand(4, 4), torch.tensor([10.0, 20.0, 30.0, 40.0]))
+    assert atoms.sample(torch.tensor([0.0, 0.25, 0.5, 1 - 2.0**-24])).tolist() == [20, 20, 30, 30]
+
+
 def test_under_the_contrarian_sign_the_sample_is_negated():
     """E21. An arm of -1, 0, +2 with .2 .5 .3 against zeros is best when it draws -1, not when it draws +2."""
     support = torch.tensor([-1.0, 0.0, 1.0, 2.0])
@@ -136,6 +142,15 @@ def test_under_the_contrarian_sign_the_sample_is_negated():
     for sign, expected in ((1.0, 0.3), (-1.0, 0.2)):
         controls = select_controls()._replace(contrarian=torch.tensor(sign))
         assert abs(shares(picked(heads, "thompson", support, controls=controls))[FLAT] - expected) < 0.01
+
+
+def test_where_every_distribution_has_collapsed_only_epsilon_still_tries_the_rest():
+    """Why epsilon acts on the direction under Thompson too: samples of what is sure are all the same."""
+    support = torch.tensor([-1.0, 0.0, 1.0])
+    heads = heads_with_directions([0.0, 0.0, 1.0, 0.0], 10_000, support)
+    assert shares(picked(heads, "thompson", support)).tolist() == [0, 0, 1, 0]
+    exploring = picked(heads, "thompson", support, explore=True, controls=select_controls(epsilon=0.4))
+    assert shares(exploring) == pytest.approx([0.1, 0.1, 0.7, 0.1], abs=0.015)
 
 
 def test_thompson_samples_the_direction_alone():
