@@ -4,8 +4,8 @@
 
 Environment alone is `benchmarks.bench_env`. A synthetic ES day at 100 ms, lanes at random starts. Inference is observation, network, fused
 selection and step in one captured graph, nothing logged; learning is `sim.trainer`, with its log fetched once a block. Before a time is
-printed, no lane may have a fault, picks must differ, and the learner must have updated as often as was asked. What limits the numbers is
-printed beside them by name: on one H200 the network's products at 65,536 lanes, launches' gaps at 4,096.
+printed, no lane may have a fault, picks must differ, and the learner must have updated as often as was asked. What limits the numbers: on
+one H200 at 65,536 lanes the writer of observations and the network's products, each a third of a step; in learning, the losses of a batch.
 """
 
 import argparse
@@ -36,7 +36,7 @@ STEPS = 200
 DECISIONS = 20_000
 
 
-def config_of(market, lanes: int, **stated) -> TrainConfig:
+def config_of(lanes: int, **stated) -> TrainConfig:
     tape = {"market_schema": "mbp-10", "clock": "100ms", "start_ns": 1, "end_ns": 2}
     return plan_train(None, "ESH4", REGISTRY, tape, stated, seed=1, lanes=lanes)  # type: ignore[arg-type]  # no store is asked
 
@@ -66,7 +66,7 @@ def inference(market, name: str, lanes: int, dtype: torch.dtype, rounds: int) ->
     from policy.select_kernel import facts, fused_select
 
     tape, plan, features = market
-    config = config_of(market, lanes)
+    config = config_of(lanes)
     env = Env(tape, plan, features, config.env, lanes, Phase.TRAIN, "cuda", emit=(), diag=False, restarts=1)
     architecture = profile(name)
     model = initialise(architecture, 1, "cuda")
@@ -124,7 +124,7 @@ def learning(market, name: str, lanes: int, batch: int, mode: int, device: str, 
     """Environment, inference, one update a step and the log; returns seconds a step."""
     loop = {"block_steps": 50, "device": device, "determinism": mode, "warmup_steps": 1, "dtype": dtype}
     stated = {"model": {"profile": name}, "learner": {"batch": batch, "capacity": 64 * lanes}, "loop": loop, "log": {"level": level}}
-    config = config_of(market, lanes, **stated)
+    config = config_of(lanes, **stated)
     exact(LoopConfig(**loop))
     trainer = Trainer(config, loaded_of(market))
     steps = STEPS if device == "cuda" else 50

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.options import InstrumentsFile, Store, duration_ns, named_as_typed, time_ns, usd_micros
+from cli.options import (
+    InstrumentsFile,
+    Level,
+    RebuildFeatures,
+    Store,
+    Threads,
+    duration_ns,
+    named_as_typed,
+    option,
+    time_ns,
+    usd_micros,
+)  # fmt: skip
 from cli.output import COMPILING, Json, columns, emit, progress, say
 
 if TYPE_CHECKING:
@@ -19,36 +30,28 @@ def register(app: typer.Typer) -> None:
     app.command("eval")(evaluate)
 
 
-def _option(text: str) -> Any:
-    return typer.Option(help=text, show_default=False)
-
-
 def evaluate(
     context: typer.Context,
-    checkpoint: Annotated[Path, _option("Checkpoint directory, like R/RUN/checkpoints/best.")],
+    checkpoint: Annotated[Path, option("Checkpoint directory, like R/RUN/checkpoints/best.")],
     store: Store,
-    runs: Annotated[Path | None, _option("Folder that holds the runs. [default: the one of the checkpoint's run]")] = None,
-    instrument: Annotated[str | None, _option("Instrument. [default: the one that it was trained on]")] = None,
-    start: Annotated[str | None, _option("Start of the range whose sessions are played. [default: its test days]")] = None,
-    end: Annotated[str | None, _option("End of that range; it is not part of it.")] = None,
-    clock: Annotated[str | None, _option("When to decide. [default: as in training, else 1s]")] = None,
+    runs: Annotated[Path | None, option("Folder that holds the runs. [default: the one of the checkpoint's run]")] = None,
+    instrument: Annotated[str | None, option("Instrument. [default: the one that it was trained on]")] = None,
+    start: Annotated[str | None, option("Start of the range whose sessions are played. [default: its test days]")] = None,
+    end: Annotated[str | None, option("End of that range; it is not part of it.")] = None,
+    clock: Annotated[str | None, option("When to decide. [default: as in training, else 1s]")] = None,
     selector: Annotated[str, typer.Option(help="How it picks, the headline first; each is a run of its own.")] = "greedy,boltzmann",
     lanes: Annotated[int, typer.Option(min=1, help="Accounts on each session; copies add no evidence.")] = 1,
-    seed: Annotated[
-        int | None, _option("Seed of Boltzmann's draws and of the baseline `random`. [default: the training's, else 0]")
-    ] = None,
-    steps: Annotated[int | None, _option("Decisions of each session. [default: as in training, else all]")] = None,
-    latency: Annotated[str | None, _option("From a decision to the exchange, like 1ms. [default: as in training]")] = None,
-    fees: Annotated[str | None, _option("Fee per lot and side in dollars. [default: as in training]")] = None,
-    capital: Annotated[str | None, _option("Capital of each account in dollars. [default: as in training]")] = None,
-    max_lots: Annotated[int | None, _option("Size of a full position. [default: as in training]")] = None,
-    schema: Annotated[str | None, _option("Market schema. [default: as in training, else the store's deepest book]")] = None,
+    seed: Annotated[int | None, option("Seed of Boltzmann's draws and of the baseline `random`. [default: the training's, else 0]")] = None,
+    steps: Annotated[int | None, option("Decisions of each session. [default: as in training, else all]")] = None,
+    latency: Annotated[str | None, option("From a decision to the exchange, like 1ms. [default: as in training]")] = None,
+    fees: Annotated[str | None, option("Fee per lot and side in dollars. [default: as in training]")] = None,
+    capital: Annotated[str | None, option("Capital of each account in dollars. [default: as in training]")] = None,
+    max_lots: Annotated[int | None, option("Size of a full position. [default: as in training]")] = None,
+    schema: Annotated[str | None, option("Market schema. [default: as in training, else the store's deepest book]")] = None,
     instruments: InstrumentsFile = None,
-    level: Annotated[str, typer.Option(help="What is logged: full, sampled:N (steps and orders of N lanes), fills.")] = "full",
-    threads: Annotated[int, typer.Option(help="Threads that step the lanes; they change no byte of the log.")] = 1,
-    rebuild_features: Annotated[
-        bool, typer.Option("--rebuild-features", help="Compute the features anew and replace them in the cache.")
-    ] = False,
+    level: Level = "full",
+    threads: Threads = 1,
+    rebuild_features: RebuildFeatures = False,
     as_json: Json = False,
 ) -> None:
     """Evaluate a checkpoint, with proof and odds.

@@ -19,6 +19,14 @@ InstrumentsFile = Annotated[
 ]
 Store = Annotated[Path, typer.Option("--store", help="Folder of the market store.", show_default=False)]
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.", show_default=False)]
+Level = Annotated[str, typer.Option(help="What is logged: full, sampled:N (steps and orders of N lanes), fills.")]
+Threads = Annotated[int, typer.Option(help="Threads that step the lanes; they change no byte of the log.")]
+RebuildFeatures = Annotated[bool, typer.Option("--rebuild-features", help="Compute the features anew and replace them in the cache.")]
+
+
+def option(text: str, *names: str) -> Any:
+    """An option whose text says itself what happens without it."""
+    return typer.Option(*names, help=text, show_default=False)
 
 
 def time_ns(option: str, text: str) -> int:

@@ -8,7 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import InstrumentsFile, Runs, Store, duration_ns, named_as_typed, time_ns, usd_micros
+from cli.options import (
+    InstrumentsFile,
+    Level,
+    RebuildFeatures,
+    Runs,
+    Store,
+    Threads,
+    duration_ns,
+    named_as_typed,
+    option,
+    time_ns,
+    usd_micros,
+)  # fmt: skip
 from cli.output import COMPILING, Json, emit, progress, say
 
 
@@ -16,43 +28,37 @@ def register(app: typer.Typer) -> None:
     app.command("replay")(replay)
 
 
-def _option(text: str) -> Any:
-    return typer.Option(help=text, show_default=False)
-
-
 def replay(
     context: typer.Context,
     store: Store,
     runs: Runs,
-    instrument: Annotated[str, _option("Instrument as the store names it, like ESH4.")],
-    start: Annotated[str, _option("Start of the window, like 2023-12-25T23:00Z. Without a zone: UTC.")],
-    end: Annotated[str, _option("End of the window; it is not part of it.")],
+    instrument: Annotated[str, option("Instrument as the store names it, like ESH4.")],
+    start: Annotated[str, option("Start of the window, like 2023-12-25T23:00Z. Without a zone: UTC.")],
+    end: Annotated[str, option("End of the window; it is not part of it.")],
     clock: Annotated[str, typer.Option(help="When to decide: 1s, 250ms, 1m; 100e (events), 500v (volume); bar.")] = "1s",
-    policy: Annotated[str | None, _option("flat, long, short, random, momentum, imbalance or script:FILE.")] = None,
-    checkpoint: Annotated[Path | None, _option("Checkpoint directory of a network, instead of --policy.")] = None,
+    policy: Annotated[str | None, option("flat, long, short, random, momentum, imbalance or script:FILE.")] = None,
+    checkpoint: Annotated[Path | None, option("Checkpoint directory of a network, instead of --policy.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
     lanes: Annotated[int, typer.Option(help="Accounts that are played side by side.")] = 1,
-    schema: Annotated[str | None, _option("Market schema; default: the store's deepest book, its bars for the clock `bar`.")] = None,
+    schema: Annotated[str | None, option("Market schema; default: the store's deepest book, its bars for the clock `bar`.")] = None,
     instruments: InstrumentsFile = None,
-    capital: Annotated[str | None, _option("Capital of each account in dollars. [default: 100000]")] = None,
-    max_lots: Annotated[int | None, _option("Size of a full position. [default: 4]")] = None,
-    fees: Annotated[str | None, _option("Fee per lot and side in dollars. [default: the instrument's]")] = None,
-    margin: Annotated[str | None, _option("Margin per lot in dollars. [default: the instrument's]")] = None,
-    floor: Annotated[str | None, _option("Equity in dollars at which an account is closed for good. [default: half the capital]")] = None,
-    trail_ticks: Annotated[int | None, _option("Distance of the trailing stop; 0: none. [default: 40]")] = None,
-    plan_lock_steps: Annotated[int | None, _option("Decisions for which a new position keeps its direction. [default: 0]")] = None,
-    reward_scale: Annotated[str | None, _option("Dollars that become a reward of 1. [default: 1000]")] = None,
+    capital: Annotated[str | None, option("Capital of each account in dollars. [default: 100000]")] = None,
+    max_lots: Annotated[int | None, option("Size of a full position. [default: 4]")] = None,
+    fees: Annotated[str | None, option("Fee per lot and side in dollars. [default: the instrument's]")] = None,
+    margin: Annotated[str | None, option("Margin per lot in dollars. [default: the instrument's]")] = None,
+    floor: Annotated[str | None, option("Equity in dollars at which an account is closed for good. [default: half the capital]")] = None,
+    trail_ticks: Annotated[int | None, option("Distance of the trailing stop; 0: none. [default: 40]")] = None,
+    plan_lock_steps: Annotated[int | None, option("Decisions for which a new position keeps its direction. [default: 0]")] = None,
+    reward_scale: Annotated[str | None, option("Dollars that become a reward of 1. [default: 1000]")] = None,
     latency: Annotated[str, typer.Option(help="From a decision to the exchange, like 1ms.")] = "0ms",
-    slippage_ticks: Annotated[int | None, _option("Bars only: how far from a bar's price an order fills. [default: 1]")] = None,
-    step_limit: Annotated[int | None, _option("End after this many decisions.")] = None,
-    fit_start: Annotated[str | None, _option("Fit the features' normalisation on a range that ends before the window.")] = None,
-    fit_end: Annotated[str | None, _option("End of the range of --fit-start.")] = None,
-    level: Annotated[str, typer.Option(help="What is logged: full, sampled:N (steps and orders of N lanes), fills.")] = "full",
+    slippage_ticks: Annotated[int | None, option("Bars only: how far from a bar's price an order fills. [default: 1]")] = None,
+    step_limit: Annotated[int | None, option("End after this many decisions.")] = None,
+    fit_start: Annotated[str | None, option("Fit the features' normalisation on a range that ends before the window.")] = None,
+    fit_end: Annotated[str | None, option("End of the range of --fit-start.")] = None,
+    level: Level = "full",
     segment_steps: Annotated[int, typer.Option(help="Steps that are sealed together.")] = 1024,
-    threads: Annotated[int, typer.Option(help="Threads that step the lanes; they change no byte of the log.")] = 1,
-    rebuild_features: Annotated[
-        bool, typer.Option("--rebuild-features", help="Compute the features anew and replace them in the cache.")
-    ] = False,
+    threads: Threads = 1,
+    rebuild_features: RebuildFeatures = False,
     as_json: Json = False,
 ) -> None:
     """Replay a market range against a policy.

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import CONFIG_OPTIONS, InstrumentsFile, duration_ns, named_as_typed, time_ns
+from cli.options import CONFIG_OPTIONS, InstrumentsFile, RebuildFeatures, Threads, duration_ns, named_as_typed, option, time_ns
 from cli.output import COMPILING, Json, emit, progress, say
 
 
@@ -17,25 +17,22 @@ def register(app: typer.Typer) -> None:
     app.command("determinism")(determinism)
 
 
-def _option(text: str, *names: str) -> Any:
-    return typer.Option(*names, help=text, show_default=False)
-
-
-StoreOption = Annotated[Path | None, _option("Folder of the market store.")]
-RunsOption = Annotated[Path | None, _option("Folder that holds the runs.")]
-Symbol = Annotated[str | None, _option("Instrument as the store names it, like ESH4.")]
-Start = Annotated[str | None, _option("Start of the window, like 2023-12-25T23:00Z. Without a zone: UTC.")]
-End = Annotated[str | None, _option("End of the window; it is not part of it.")]
-Clock = Annotated[str | None, _option("When to decide: 1s, 10s, 1m; 100e (events); bar. [default: 1s]")]
-Lanes = Annotated[int | None, _option("Accounts that are played side by side. [default: 128]")]
-Steps = Annotated[int | None, _option("Training steps, one decision of every lane each. [default: 2000]")]
-EvalSteps = Annotated[int | None, _option("Decisions of each test day that are evaluated at the end. [default: all of them]")]
-Seed = Annotated[int | None, _option("Seed of everything that is drawn. [default: 0]")]
-ConfigFile = Annotated[Path | None, _option("TOML file of settings, one table per section.", "--config")]
-Settings = Annotated[list[str] | None, _option("A setting like learner.lr=3e-4; may be given often.", "--set")]
-Profile = Annotated[str | None, _option("Network: small (minutes on two cores), trunk or default. [default: small]")]
-Device = Annotated[str | None, _option("cpu or cuda. [default: cpu]")]
-Schema = Annotated[str | None, _option("Market schema; default: the store's deepest book, its bars for the clock `bar`.")]
+StoreOption = Annotated[Path | None, option("Folder of the market store.")]
+RunsOption = Annotated[Path | None, option("Folder that holds the runs.")]
+Symbol = Annotated[str | None, option("Instrument as the store names it, like ESH4.")]
+Start = Annotated[str | None, option("Start of the window, like 2023-12-25T23:00Z. Without a zone: UTC.")]
+End = Annotated[str | None, option("End of the window; it is not part of it.")]
+Clock = Annotated[str | None, option("When to decide: 1s, 10s, 1m; 100e (events); bar. [default: 1s]")]
+Lanes = Annotated[int | None, option("Accounts that are played side by side. [default: 128]")]
+Steps = Annotated[int | None, option("Training steps, one decision of every lane each. [default: 2000]")]
+EvalSteps = Annotated[int | None, option("Decisions of each test day that are evaluated at the end. [default: all of them]")]
+Seed = Annotated[int | None, option("Seed of everything that is drawn. [default: 0]")]
+ConfigFile = Annotated[Path | None, option("TOML file of settings, one table per section.", "--config")]
+Settings = Annotated[list[str] | None, option("A setting like learner.lr=3e-4; may be given often.", "--set")]
+Profile = Annotated[str | None, option("Network: small (minutes on two cores), trunk or default. [default: small]")]
+Device = Annotated[str | None, option("cpu or cuda. [default: cpu]")]
+Latency = Annotated[str | None, option("From a decision to the exchange, like 1ms. [default: 0ms]")]
+Schema = Annotated[str | None, option("Market schema; default: the store's deepest book, its bars for the clock `bar`.")]
 
 
 def train(
@@ -54,12 +51,13 @@ def train(
     settings: Settings = None,
     profile: Profile = None,
     device: Device = None,
-    latency: Annotated[str | None, _option("From a decision to the exchange, like 1ms. [default: 0ms]")] = None,
+    latency: Latency = None,
     schema: Schema = None,
     instruments: InstrumentsFile = None,
-    threads: Annotated[int, typer.Option(help="Threads that step the lanes; they change no byte of the log.")] = 1,
-    resume: Annotated[Path | None, _option("A run to go on with from its last checkpoint; it knows its own settings.")] = None,
-    watch: Annotated[Path | None, _option("Show a run in progress, from another process.")] = None,
+    threads: Threads = 1,
+    rebuild_features: RebuildFeatures = False,
+    resume: Annotated[Path | None, option("A run to go on with from its last checkpoint; it knows its own settings.")] = None,
+    watch: Annotated[Path | None, option("Show a run in progress, from another process.")] = None,
     once: Annotated[bool, typer.Option("--once", help="With --watch: show how the run stands now, and end.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -93,16 +91,16 @@ def train(
     if resume is not None:
         from sim.train import resume as go_on
 
-        _alone(context, {"resume", "store", "threads", "as_json"})
+        _alone(context, {"resume", "store", "threads", "rebuild_features", "as_json"})
         with progress("train") as update:
-            result = go_on(resume, store, threads, update)
+            result = go_on(resume, store, threads, update, rebuild_features)
     else:
         from sim.train import train as run
 
-        planned = _plan(context, locals())
+        planned = _plan(context)
         assert store is not None and runs is not None
         with progress("train") as update:
-            result = run(planned, store, runs, update)
+            result = run(planned, store, runs, update, rebuild_features)
     if result is None:
         return  # the first of several processes says what came of it
     for note in result.notes:
@@ -126,10 +124,11 @@ def determinism(
     settings: Settings = None,
     profile: Profile = None,
     device: Device = None,
-    latency: Annotated[str | None, _option("From a decision to the exchange, like 1ms. [default: 0ms]")] = None,
+    latency: Latency = None,
     schema: Schema = None,
     instruments: InstrumentsFile = None,
-    threads: Annotated[int, typer.Option(help="Threads that step the lanes.")] = 1,
+    threads: Threads = 1,
+    rebuild_features: RebuildFeatures = False,
     as_json: Json = False,
 ) -> None:
     """Train twice, and compare every byte.
@@ -144,10 +143,10 @@ def determinism(
     """
     from sim.determinism import train_twice
 
-    planned = _plan(context, locals())
+    planned = _plan(context)
     assert store is not None and runs is not None
     with progress("determinism"):
-        outcome = train_twice(planned, store, runs)
+        outcome = train_twice(planned, store, runs, rebuild_features)
     emit(outcome.document(), outcome.text(), as_json)
     if outcome.difference is not None:
         raise typer.Exit(1)
@@ -163,12 +162,13 @@ def _alone(context: typer.Context, allowed: set[str]) -> None:
             raise BadInput(f"--{name.replace('_', '-')}: a run that is there already keeps the settings it began with; leave it out")
 
 
-def _plan(context: typer.Context, given: dict[str, Any]) -> Any:
+def _plan(context: typer.Context) -> Any:
     from lob.errors import BadInput
     from sim.config import BadField
     from sim.registry import registry_of
     from sim.train_config import plan_train, read_settings
 
+    given = context.params
     for name in ("store", "runs", "instrument", "start", "end"):
         if given[name] is None:
             raise BadInput(f"--{name} is missing: say which market to train on (or --resume RUN)")

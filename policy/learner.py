@@ -28,15 +28,9 @@ from policy.replay_kernels import CAPACITY_LIMIT
 from policy.shared import Shared, alone
 from policy.weights import views
 
-COMPONENTS = ("c51", "iqn", "cql", "aux")
-"""The parts of the gradient budget, in the order of their shares."""
-
 # Places of what is said of a batch, or of a shard's part of it, behind the gradient: sums of `loss_kernels`'s facts, whether anything was
 # not finite, the experts' unevenness, their gate's entropy and shares.
 _BAD, _UNEVEN, _ENTROPY, _GATE = range(k.FACTS, k.FACTS + 4)
-
-_HEAD_NAMES = ("heads.", "aux.")
-"""Beginnings of the names of weights that belong to no trunk."""
 
 
 class LearnConfig(BaseModel):
@@ -156,19 +150,6 @@ class Learner:
             self._optimiser.step(norm, controls.lr, controls.polyak, going)
             self.updates += 1
             return Update(self._stats(torch.stack(shares), controls.balance, norm), board.errors)
-
-    def trunk_norms(self, batch: Batch, bus: torch.Tensor, controls: LearnControls) -> dict[str, torch.Tensor]:
-        """float32[] for c51, iqn, cql and aux: norm of a component's gradient, before its share, over all weights below the heads. Costs an
-        update's work for each: once a block of steps, not in every update. Lesson 13: IQN's must never be zero."""
-        below = [not name.startswith(_HEAD_NAMES) for name in self.model.weights]
-        none, one = torch.zeros((), device=self.device), torch.ones((), device=self.device)
-        norms = {}
-        for name in COMPONENTS:
-            shares = tuple(one if name == other else none for other in COMPONENTS)
-            gradients = self._pull(*self.measure(batch, bus, controls, shares), none)
-            kept = [gradient for gradient, is_below in zip(gradients, below, strict=True) if is_below]
-            norms[name] = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(kept)))
-        return norms
 
     def measure(
         self, batch: Batch, bus: torch.Tensor, controls: LearnControls, shares: tuple[torch.Tensor, ...]

@@ -16,8 +16,6 @@ from lob.layout import BUS_SLOTS
 MEMBERS = {"direction": Direction, "magnitude": Magnitude, "order": OrderKind, "urgency": Urgency}
 """branch -> its choices."""
 
-BRANCH_NAMES = tuple(MEMBERS)
-
 EXPERTS = 8
 """Experts of the mixture (G2): each has a utilisation slot."""
 

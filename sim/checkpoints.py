@@ -160,9 +160,11 @@ def _point(link: Path, name: str) -> None:
 
 
 def _set_later_aside(run_dir: Path, step: int) -> None:
+    from store.reopen import ABANDONED
+
     later = [folder for at, folder in list_checkpoints(run_dir).items() if at > step]
     for folder in later:
-        place = run_dir / "abandoned" / CHECKPOINTS
+        place = run_dir / ABANDONED / CHECKPOINTS
         place.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(place / folder.name, ignore_errors=True)
         os.rename(folder, place / folder.name)

@@ -7,7 +7,7 @@ two logs part.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sim.checkpoints import CHECKPOINTS
+from sim.run_data import SUMMARY_FILES
+from store.manifest import ABSENT, differing_leaves
 from store.run_read import RunFiles, read_run, read_table
 
 
@@ -44,7 +47,7 @@ def differences(a: RunFiles, b: RunFiles) -> Iterator[Difference]:
             if difference:
                 yield difference
     yield from _of_checkpoints(a.run_dir, b.run_dir)
-    for file in ("train_summary.json", "eval_summary.json"):
+    for file in dict.fromkeys(SUMMARY_FILES.values()):
         one, other = a.run_dir / file, b.run_dir / file
         if one.exists() or other.exists():
             yield from _of_documents(file, _read(one), _read(other))
@@ -57,15 +60,9 @@ def _read(path: Path) -> Any:
 
 
 def _of_documents(where: str, a: Any, b: Any) -> Iterator[Difference]:
-    """Leaves of two JSON documents that differ, in order of their keys."""
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        for key in dict.fromkeys([*a, *b]):
-            yield from _of_documents(f"{where}.{key}", a.get(key), b.get(key))
-    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            yield from _of_documents(f"{where}[{i}]", x, y)
-    elif a != b:
-        yield Difference(where, json.dumps(a), json.dumps(b))
+    """Leaves of two JSON documents that differ; one that a document lacks is null there."""
+    for path, *found in differing_leaves(a, b, where):
+        yield Difference(path, *(json.dumps(None if value is ABSENT else value) for value in found))
 
 
 def _of_tables(name: str, key: tuple[str, ...], a: pa.Table, b: pa.Table) -> Difference | None:
@@ -103,11 +100,11 @@ def _unequal(x: pa.Array, y: pa.Array) -> np.ndarray:
 
 def _of_checkpoints(a: Path, b: Path) -> Iterator[Difference]:
     """What the checkpoints' JSON documents say, which hold the SHA-256 of every tensor."""
-    folders = sorted({path.name for run in (a, b) for path in (run / "checkpoints").glob("*") if path.is_dir()})
+    folders = sorted({path.name for run in (a, b) for path in (run / CHECKPOINTS).glob("*") if path.is_dir()})
     for folder in folders:
-        one, other = a / "checkpoints" / folder, b / "checkpoints" / folder
+        one, other = a / CHECKPOINTS / folder, b / CHECKPOINTS / folder
         if not (one.exists() and other.exists()):
-            yield Difference(f"checkpoints/{folder}", *("there" if path.exists() else "missing" for path in (one, other)))
+            yield Difference(f"{CHECKPOINTS}/{folder}", *("there" if path.exists() else "missing" for path in (one, other)))
             continue
         for file in sorted({path.name for path in (*one.glob("*.json"), *other.glob("*.json"))}):
-            yield from _of_documents(f"checkpoints/{folder}/{file}", _read(one / file), _read(other / file))
+            yield from _of_documents(f"{CHECKPOINTS}/{folder}/{file}", _read(one / file), _read(other / file))

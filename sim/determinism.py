@@ -43,13 +43,16 @@ class Outcome:
         return f"first difference: {self.difference}\n{names}\nNOT DETERMINISTIC"
 
 
-def train_twice(config: TrainConfig, store: Path, runs: Path) -> Outcome:
-    """Train and evaluate twice, each time in a process of its own with another hash seed. Raises BadInput when the folder is in use."""
+def train_twice(config: TrainConfig, store: Path, runs: Path, rebuild_features: bool = False) -> Outcome:
+    """Train and evaluate twice, each time in a process of its own with another hash seed; the first may compute the features anew.
+
+    Raises BadInput when the folder is in use.
+    """
     folders = [runs / FOLDER / name for name in ("first", "second")]
     for folder in folders:
         if folder.exists():
             raise BadInput(f"{folder}: an earlier comparison lies there; remove {runs / FOLDER} first")
-    made = [_in_a_process(config, store, folder, str(seed)) for seed, folder in enumerate(folders, 1)]
+    made = [_in_a_process(config, store, folder, str(seed), rebuild_features and seed == 1) for seed, folder in enumerate(folders, 1)]
     pairs = tuple(zip(*made, strict=True)) if len(made[0]) == len(made[1]) else ()
     heads, difference = [], None
     if not pairs:
@@ -68,12 +71,12 @@ def _head(run: Path) -> str:
     return read_run(run).head
 
 
-def _in_a_process(config: TrainConfig, store: Path, runs: Path, hash_seed: str) -> list[Path]:
+def _in_a_process(config: TrainConfig, store: Path, runs: Path, hash_seed: str, rebuild: bool) -> list[Path]:
     before = os.environ.get("PYTHONHASHSEED")
     os.environ["PYTHONHASHSEED"] = hash_seed
     try:
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            return pool.submit(_train, config.model_dump_json(), str(store), str(runs)).result()
+            return pool.submit(_train, config.model_dump_json(), str(store), str(runs), rebuild).result()
     finally:
         if before is None:
             del os.environ["PYTHONHASHSEED"]
@@ -81,10 +84,10 @@ def _in_a_process(config: TrainConfig, store: Path, runs: Path, hash_seed: str) 
             os.environ["PYTHONHASHSEED"] = before
 
 
-def _train(config: str, store: str, runs: str) -> list[Path]:
+def _train(config: str, store: str, runs: str, rebuild: bool) -> list[Path]:
     from sim.train import train
     from sim.train_config import TrainConfig
 
-    result = train(TrainConfig.model_validate_json(config), Path(store), Path(runs), None)
+    result = train(TrainConfig.model_validate_json(config), Path(store), Path(runs), None, rebuild)
     assert result is not None  # this process is alone
     return [result.run_dir, *(Path(evaluation["run"]) for evaluation in result.evaluations)]

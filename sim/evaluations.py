@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sim.config import RunConfig
 
-UNFINISHED = "unfinished"
-"""State of a run whose chain has no end line."""
-
 
 def settle_evaluations(plan: RunConfig, checkpoint: Path, runs: Path, aside: Path) -> dict[str, Path]:
     """{selector: run} of the finished evaluations of `checkpoint` as `plan` would play it, by the same parent run and head.
@@ -26,7 +23,7 @@ def settle_evaluations(plan: RunConfig, checkpoint: Path, runs: Path, aside: Pat
     from sim.evaluate import parent_of
     from sim.run_data import FINISHED
     from sim.trials import run_manifests
-    from store.run_read import seal
+    from store.run_read import UNFINISHED, seal
 
     parent, content = parent_of(checkpoint), load(checkpoint)[1]
     wanted = json.loads(json.dumps(hashed_document(plan, {})))
@@ -47,7 +44,7 @@ def settle_evaluations(plan: RunConfig, checkpoint: Path, runs: Path, aside: Pat
 
 def _state(run: Path) -> str:
     from store.chain import CHAIN
-    from store.run_read import read_run
+    from store.run_read import UNFINISHED, read_run
 
     chain = run / CHAIN
     if not chain.exists() or b"\n" not in chain.read_bytes():

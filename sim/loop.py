@@ -17,6 +17,7 @@ import numpy as np
 from lob.actions import Phase
 from lob.units import USD_MICROS, format_usd
 from sim.split import Split
+from sim.tables import INFO, event_row
 
 if TYPE_CHECKING:
     import torch
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all)."""
-
-INFO = 0
 
 
 @dataclass(frozen=True)
@@ -89,8 +88,8 @@ class Loop:
 
         A run that was stopped has finished too: every lane is closed, every dollar counted; its summary says why it stopped.
         """
-        from sim.run_data import FINISHED
-        from sim.train_summary import FILE, summarize_training
+        from sim.run_data import FINISHED, SUMMARY_FILES
+        from sim.train_summary import summarize_training
 
         ended = self.trainer.steps
         if not self.closed:
@@ -103,7 +102,7 @@ class Loop:
         self.log.commit()
         steps = self.trainer.steps - 1  # the closing row is no training step
         summary = summarize_training(self.log.run_dir, self.config, steps, self.played, self.best, self.stop)
-        return self.log.finish(FINISHED, summary, FILE)
+        return self.log.finish(FINISHED, summary, SUMMARY_FILES["train"])
 
     # --- one block ---
 
@@ -122,7 +121,7 @@ class Loop:
         logged = time.perf_counter_ns()
         done = trainer.steps
         score = self._validate(done) if self._is_due(done, self.config.loop.validate_every) else None
-        due = self._is_due(done, self.config.loop.checkpoint_every) or score is not None or self.stop is not None
+        due = self._is_due(done, self.config.loop.checkpoint_every) or score is not None
         if due:
             self._event(done - 1, INFO, "checkpoint", f"checkpoint after step {done}")
         self._timing(first, steps, stepped - started, logged - stepped + self._committed_ns)
@@ -187,9 +186,8 @@ class Loop:
         )  # fmt: skip
 
     def _event(self, step: int, severity: int, kind: str, message: str, value: float | None = None) -> None:
-        row = {"phase": int(Phase.TRAIN), "step": step, "seq": self._seq, "lane": None}
+        self.log.append_row("events", event_row(Phase.TRAIN, step, self._seq, severity, kind, message, value))
         self._seq += 1
-        self.log.append_row("events", row | {"severity": severity, "kind": kind, "message": message, "value": value})
 
     def _timing(self, first: int, steps: int, stepped_ns: int, logged_ns: int) -> None:
         """Wall-clock of a block. What no step has of its own is shared evenly among them: on a GPU all of it, for they are one queue.

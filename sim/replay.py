@@ -33,7 +33,6 @@ Conclude = Callable[["RunData", Mapping[str, Any]], Mapping[str, Any]]
 """Called with the finished run and its summary; gives what the summary is to hold beside."""
 
 FINISHED = "finished"
-INFO, WARNING = 0, 1
 
 
 @dataclass(frozen=True)
@@ -72,13 +71,13 @@ def replay(
     Raises BadInput, NotFound, StaleCache, ForeignCheckpoint. An interrupt commits what has been played, leaves a run that `sim seal`
     closes, and goes on as a KeyboardInterrupt that says so.
     """
-    from cuda_env.env import EMIT, Env
+    from cuda_env.env import Env
     from lob.actions import Phase
     from sim.policy import make_policy, normaliser_of
     from sim.run_data import SUMMARY_FILES
     from sim.run_data import load as load_log
     from sim.summary import summarize
-    from sim.tables import RUN_TABLES
+    from sim.tables import RUN_TABLES, emitted
     from sim.tape import load
     from store.run_read import read_run
     from store.runlog import RunLog
@@ -87,8 +86,7 @@ def replay(
     policy = make_policy(
         config.policy, config.seed, config.lanes, mean=loaded.normaliser.mean, std=loaded.normaliser.std, selector=config.selector
     )  # fmt: skip
-    kept = {table.name for table in RUN_TABLES if config.log.level.partition(":")[0] in table.levels}
-    emit = tuple(table for table in EMIT if table in kept)
+    emit = emitted(config.log.level)
 
     def make_env(lanes: int) -> Env:
         phase, threads = Phase[config.phase.upper()], config.execution.threads
@@ -178,7 +176,7 @@ def what_is_kept(run_dir: Path) -> str:
     return f"{run_dir} keeps its first {steps}; close it with `{shlex.join(['sim', 'seal', str(run_dir)])}`"
 
 
-def run_identity(config: RunConfig, policy: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+def run_identity(config: RunConfig, policy: dict[str, Any], data: dict[str, Any], device: str = "cpu") -> dict[str, Any]:
     """What the chain starts from: everything that decides the log's bytes, and no path and no clock.
 
     The device class names the instruction set too: float features may differ between instruction sets, integers never do.
@@ -191,8 +189,17 @@ def run_identity(config: RunConfig, policy: dict[str, Any], data: dict[str, Any]
         "data": data,
         "layout_fingerprint": layout_fingerprint(),
         "code": {"version": version(), "sha256": code_hash()},
-        "device": f"cpu-{platform.machine()}",
+        "device": device_class(device),
     }
+
+
+def device_class(device: str) -> str:
+    """The kind of machine that decides the last bits of floats."""
+    if device == "cpu":
+        return f"cpu-{platform.machine()}"
+    import torch
+
+    return f"cuda-{torch.cuda.get_device_name()}"
 
 
 def new_run_dir(runs: Path, config: RunConfig, identity: dict[str, Any]) -> tuple[Path, list[Path]]:
@@ -322,10 +329,9 @@ def attempt_row(config: RunConfig, attempt: int = 0) -> dict[str, Any]:
 
 def _events(phase: int, notes: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
     """What was known of market and account before the first step, (kind, sentence) each, as `events` rows."""
-    return [
-        {"phase": phase, "step": 0, "seq": i, "lane": None, "severity": WARNING, "kind": kind, "message": note, "value": None}
-        for i, (kind, note) in enumerate(notes)
-    ]
+    from sim.tables import WARNING, event_row
+
+    return [event_row(phase, 0, i, WARNING, kind, note) for i, (kind, note) in enumerate(notes)]
 
 
 def _timing(phase: int, first: int, waited_s: float, times: Sequence[tuple[int, ...]], logged: int) -> dict[str, Any]:

@@ -7,12 +7,14 @@ from cuda_env.tables import TABLES as ENV_TABLES
 from lob.actions import Phase, names
 from lob.tables import LEVELS, Column, Table
 from policy import tables as policy_tables
+from policy.bands import ANOMALY, WARNING
 from policy.diag_columns import TRAINING
 
 _PHASE = Column("phase", "int8", "code", "train, eval or replay", names(Phase))
 _STEP = Column("step", "int32", "1", "decision of the phase, counted from 0")
 
-SEVERITY = {0: "info", 1: "warning", 2: "anomaly"}
+INFO = 0
+SEVERITY = {INFO: "info", WARNING: "warning", ANOMALY: "anomaly"}
 
 EVENTS = Table(
     "events",
@@ -85,3 +87,16 @@ RUN_TABLES = (DIAG, *ENV_TABLES, EVENTS, TIMING, ATTEMPTS)
 
 TRAIN_TABLES = (TRAIN_DIAG, *RUN_TABLES[1:])
 """Every table of a training run."""
+
+
+def event_row(
+    phase: int, step: int, seq: int, severity: int, kind: str, message: str, value: float | None = None
+) -> dict[str, int | str | float | None]:
+    """A row of `events` that concerns the whole run."""
+    row = {"phase": int(phase), "step": step, "seq": seq, "lane": None, "severity": severity}
+    return row | {"kind": kind, "message": message, "value": value}
+
+
+def emitted(level: str) -> tuple[str, ...]:
+    """The environment's tables that a log level keeps."""
+    return tuple(table.name for table in ENV_TABLES if level.partition(":")[0] in table.levels)

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 from lob.errors import BadInput
 from lob.units import counted, format_usd
 from sim.config import TapeConfig
-from sim.evaluations import UNFINISHED, settle_evaluations
+from sim.evaluations import settle_evaluations
 from sim.loop import Loop, Parts, Progress
 from sim.loop_config import LoopConfig
 from sim.run_data import FINISHED, SUMMARY_FILES
 from sim.split import Window, split
 from sim.train_config import ASKED, POLICY, TrainConfig, from_document
-from sim.train_summary import FILE
 
 if TYPE_CHECKING:
     from sim.peers import Peers
@@ -49,8 +48,11 @@ class TrainResult:
     evaluation_lines: list[str]
 
 
-def train(config: TrainConfig, store: Path, runs: Path, progress: Progress | None = None) -> TrainResult | None:
-    """Begin a training run in a new folder under `runs`, train it to its end and evaluate it.
+def train(
+    config: TrainConfig, store: Path, runs: Path, progress: Progress | None = None, rebuild_features: bool = False
+) -> TrainResult | None:
+    """Begin a training run in a new folder under `runs`, train it to its end and evaluate it. With `rebuild_features` nothing is taken from
+    the feature cache.
 
     Raises BadInput, NotFound, StaleCache; CheckFailed when a value that is not finite stopped it; PeerLost. An interrupt leaves a run that
     `sim train --resume` goes on with. Of several processes (`torchrun`) the first returns the result, the others None.
@@ -58,14 +60,15 @@ def train(config: TrainConfig, store: Path, runs: Path, progress: Progress | Non
     from sim.shards import processes_of
 
     with processes_of(config) as peers:
-        return _train(config, store, runs, progress, peers)
+        return _train(config, store, runs, progress, peers, rebuild_features)
 
 
-def _train(config: TrainConfig, store: Path, runs: Path, progress: Progress | None, peers: Peers) -> TrainResult | None:
+def _train(config: TrainConfig, store: Path, runs: Path, progress: Progress | None, peers: Peers, rebuild: bool) -> TrainResult | None:
     from sim.replay import new_run_dir
+    from sim.tables import TRAIN_TABLES
     from store.runlog import RunLog
 
-    parts = peers.in_turn(lambda: prepare(config, store))
+    parts = peers.in_turn(lambda: prepare(config, store, rebuild))
     if peers.rank:
         _follow(config, parts.train, peers)
         return None
@@ -76,14 +79,14 @@ def _train(config: TrainConfig, store: Path, runs: Path, progress: Progress | No
         run_dir,
         identity=identity,
         attributes={"store": str(store.resolve()), "policy": config.policy},
-        tables=_tables(),
+        tables=TRAIN_TABLES,
         level=config.log.level,
         segment_steps=config.log.segment_steps,
         flush_rows=config.execution.flush_rows,
         flush_seconds=config.execution.flush_ms / 1000,
         seal_behind_checkpoints=True,
     )
-    result = _finish(Loop(config, parts, trainer, log), store, progress)
+    result = _finish(Loop(config, parts, trainer, log), store, progress, rebuild)
     peers.tell()  # the run has ended: the others may go
     return result
 
@@ -96,7 +99,9 @@ def _follow(config: TrainConfig, loaded: Loaded, peers: Peers) -> None:
     Hosted(config, loaded, peers).follow()
 
 
-def resume(run_dir: Path, store: Path | None = None, threads: int = 1, progress: Progress | None = None) -> TrainResult | None:
+def resume(
+    run_dir: Path, store: Path | None = None, threads: int = 1, progress: Progress | None = None, rebuild_features: bool = False
+) -> TrainResult | None:
     """Go on with a training run from its last checkpoint: the bytes of log, weights and summaries are those of a run that never stopped.
 
     A run that has trained to its end is evaluated. `store` overrules where the run's market lay. Raises NotFound, BadInput (another build,
@@ -113,20 +118,21 @@ def resume(run_dir: Path, store: Path | None = None, threads: int = 1, progress:
     config = from_document(stated, identity["asked"], {"threads": threads})
     store = store or Path(manifest["attributes"]["store"])
     with processes_of(config) as peers:
-        return _resume(config, run_dir, store, progress, peers)
+        return _resume(config, run_dir, store, progress, peers, rebuild_features)
 
 
-def _resume(config: TrainConfig, run_dir: Path, store: Path, progress: Progress | None, peers: Peers) -> TrainResult | None:
+def _resume(config: TrainConfig, run_dir: Path, store: Path, progress: Progress | None, peers: Peers, rebuild: bool) -> TrainResult | None:
     from policy.training_state import load_state, read_standing
     from sim.checkpoints import latest, resume_log
-    from store.run_read import read_run
+    from sim.tables import TRAIN_TABLES
+    from store.run_read import UNFINISHED, read_run
 
     state = peers.tell(None if peers.rank else read_run(run_dir).state)
     if state == FINISHED:
-        return None if peers.rank else _conclude(config, store, run_dir)
+        return None if peers.rank else _conclude(config, store, run_dir, rebuild)
     if state != UNFINISHED:
         raise BadInput(f"{run_dir}: the run was closed before its end ({state}): nothing can be added to it; start a new one")
-    parts = peers.in_turn(lambda: prepare(config, store))
+    parts = peers.in_turn(lambda: prepare(config, store, rebuild))
     if peers.rank:
         _follow(config, parts.train, peers)
         return None
@@ -137,7 +143,7 @@ def _resume(config: TrainConfig, run_dir: Path, store: Path, progress: Progress 
         run_dir,
         standing,
         train_identity(config, parts),
-        _tables(),
+        TRAIN_TABLES,
         config.loop.keep_checkpoints,
         flush_rows=config.execution.flush_rows,
         flush_seconds=config.execution.flush_ms / 1000,
@@ -150,18 +156,18 @@ def _resume(config: TrainConfig, run_dir: Path, store: Path, progress: Progress 
     except BaseException:
         log.close()
         raise
-    result = _finish(loop, store, progress)
+    result = _finish(loop, store, progress, rebuild)
     peers.tell()
     return result
 
 
-def prepare(config: TrainConfig, store: Path) -> Parts:
+def prepare(config: TrainConfig, store: Path, rebuild: bool = False) -> Parts:
     """Split the days and load the training and the validation part; the normaliser is fitted on the training days alone."""
     from sim.tape import load
 
     parts = split(days_of(config, store), config.split)
-    train_loaded = load(store, part_config(config, parts.train, parts.train_range))
-    validation = load(store, part_config(config, parts.validation, None), normaliser=train_loaded.normaliser)
+    train_loaded = load(store, part_config(config, parts.train, parts.train_range), rebuild)
+    validation = load(store, part_config(config, parts.validation, None), rebuild, normaliser=train_loaded.normaliser)
     train, others = counted(len(parts.train), "window"), f"{len(parts.validation)} validate, {len(parts.test)} test"
     notes: tuple[str, ...] = (f"{train} to train on, {others} (split by {parts.by})",)
     if config.loop.steps < first_update(config.loop):
@@ -182,11 +188,11 @@ def days_of(config: TrainConfig, store: Path) -> list[tuple[Any, int, int]]:
     return sessions_of(store, config.instrument.symbol, tape.market_schema, config.instrument.instrument(), tape.start_ns, tape.end_ns)
 
 
-def part_config(config: TrainConfig, windows: tuple[Window, ...], fit: Window | None, **changes: Any) -> TrainConfig:
+def part_config(config: TrainConfig, windows: tuple[Window, ...], fit: Window | None) -> TrainConfig:
     """The config of one part: its windows, features normalised by what is fitted on `fit`; None: by what is brought along."""
     tape = config.tape.model_dump() | {"windows": windows, "start_ns": windows[0][0], "end_ns": windows[-1][1]}
     tape |= dict(zip(("fit_start_ns", "fit_end_ns"), fit or (None, None), strict=True))
-    return config.model_copy(update={"tape": TapeConfig(**tape), **changes})
+    return config.model_copy(update={"tape": TapeConfig(**tape)})
 
 
 def make_trainer(config: TrainConfig, loaded: Loaded, peers: Peers | None = None) -> Trainer | Sharded:
@@ -208,31 +214,14 @@ def train_identity(config: TrainConfig, parts: Parts) -> dict[str, Any]:
 
     architecture = config.model.architecture().document()
     played = part_config(config, parts.split.train, parts.split.train_range)
-    identity = run_identity(played, {"name": POLICY, "architecture": architecture}, parts.train.provenance)
+    policy = {"name": POLICY, "architecture": architecture}
+    identity = run_identity(played, policy, parts.train.provenance, config.loop.device)
     identity["asked"] = {name: getattr(config.tape, name) for name in ASKED}
     identity["validation_data"] = parts.validation.provenance
-    identity["device"] = device_class(config.loop.device)
     return identity
 
 
-def device_class(device: str) -> str:
-    """The kind of machine that decides the last bits of floats."""
-    import platform
-
-    import torch
-
-    if device == "cuda":
-        return f"cuda-{torch.cuda.get_device_name()}"
-    return f"cpu-{platform.machine()}"
-
-
-def _tables() -> Any:
-    from sim.tables import TRAIN_TABLES
-
-    return TRAIN_TABLES
-
-
-def _finish(loop: Loop, store: Path, progress: Progress | None) -> TrainResult:
+def _finish(loop: Loop, store: Path, progress: Progress | None, rebuild: bool) -> TrainResult:
     """Train to the end, close the log, evaluate."""
     run_dir = loop.log.run_dir
     started, before = time.perf_counter(), loop.played
@@ -243,11 +232,12 @@ def _finish(loop: Loop, store: Path, progress: Progress | None) -> TrainResult:
     except KeyboardInterrupt:
         kept = counted(loop.log.steps, "step")
         raise KeyboardInterrupt(f"{run_dir} keeps its first {kept}; go on with `{_resume_line(run_dir)}`") from None
-    return _conclude(loop.config, store, run_dir, loop.played - before, time.perf_counter() - started, loop.parts.notes)
+    elapsed_s = time.perf_counter() - started
+    return _conclude(loop.config, store, run_dir, rebuild, loop.played - before, elapsed_s, loop.parts.notes)
 
 
 def _conclude(
-    config: TrainConfig, store: Path, run_dir: Path, played: int = 0, elapsed_s: float = 0.0, notes: tuple[str, ...] = ()
+    config: TrainConfig, store: Path, run_dir: Path, rebuild: bool, played: int = 0, elapsed_s: float = 0.0, notes: tuple[str, ...] = ()
 ) -> TrainResult:
     """The evaluations of a run that has trained to its end: greedy, the headline, and Boltzmann beside it.
 
@@ -256,18 +246,20 @@ def _conclude(
     from sim.checkpoints import BEST, CHECKPOINTS
     from sim.evaluate import SELECTORS, evaluate, plan_evaluation
     from sim.registry import registry_of
+    from store.reopen import ABANDONED
     from store.run_read import read_run, seal
 
     seal(run_dir)  # completes the end of a run that was killed between its chain's last line and its manifest
-    summary = json.loads((run_dir / FILE).read_bytes())
+    summary = json.loads((run_dir / SUMMARY_FILES["train"]).read_bytes())
     best = run_dir / CHECKPOINTS / BEST
     plan = plan_evaluation(
         best, store, registry_of(None), None, {"step_limit": config.loop.eval_steps}, {}, execution=config.execution.model_dump()
     )
-    found = settle_evaluations(plan, best, run_dir.parent, run_dir / "abandoned" / "evaluations")
+    found = settle_evaluations(plan, best, run_dir.parent, run_dir / ABANDONED / "evaluations")
     try:
         if set(SELECTORS) - set(found):
-            found |= {one.selector: one.result.run_dir for one in evaluate(plan, store, run_dir.parent, done=tuple(found))}
+            made = evaluate(plan, store, run_dir.parent, rebuild_features=rebuild, done=tuple(found))
+            found |= {one.selector: one.result.run_dir for one in made}
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"{run_dir} has trained to its end; evaluate it with `{_resume_line(run_dir)}`") from None
     evaluations = [_evaluated(selector, found[selector]) for selector in SELECTORS]

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sim.train_config import TrainConfig
 
-FILE = "train_summary.json"
-
 
 def summarize_training(
     run_dir: Path, config: TrainConfig, steps: int, played: int, best: tuple[int, int] | None, stop: str | None

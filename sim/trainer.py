@@ -17,7 +17,7 @@ import torch
 
 from cuda_env import state as s
 from cuda_env.blocks import NULL, BlockLog
-from cuda_env.env import EMIT, Env
+from cuda_env.env import Env
 from lob.actions import Phase
 from lob.layout import LANE, LANE_SLOTS
 from lob.philox import draw
@@ -35,7 +35,7 @@ from policy.shared import Shared, alone
 from policy.training_state import made_by, restore
 from policy.weights import fingerprint
 from sim.step_times import StepTimes
-from sim.tables import TRAIN_TABLES
+from sim.tables import emitted
 
 if TYPE_CHECKING:
     from policy.heads import HeadOutput
@@ -53,12 +53,6 @@ SHARD_PURPOSE = 0x73686472
 FEATURES_EVERY = 100
 """Steps between two looks at the network's features (learning health): they change as slowly as the EMAs beside them, and a look costs as
 much as many steps. By the step's number, so that no block's length and no resume can move it."""
-
-
-def emitted(level: str) -> tuple[str, ...]:
-    """The environment's tables that a log level keeps."""
-    kept = {table.name for table in TRAIN_TABLES if level.partition(":")[0] in table.levels}
-    return tuple(table for table in EMIT if table in kept)
 
 
 def replay_seed(seed: int, shard: int) -> int:

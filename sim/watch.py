@@ -24,8 +24,6 @@ RECENT = 512
 EVENTS_SHOWN = 5
 """Last events that are shown."""
 
-UNFINISHED = "unfinished"
-
 PARTS = {"env": ("observe_ns", "physics_ns"), "inference": ("policy_ns",), "learn": ("learn_ns",), "log": ("log_ns",)}
 """Part of a step's time -> the columns of `timing` that it is the sum of. Other durations there have a part of their own."""
 
@@ -73,6 +71,8 @@ class Standing:
 
     @property
     def is_over(self) -> bool:
+        from store.run_read import UNFINISHED
+
         return self.state != UNFINISHED
 
     @property

@@ -7,7 +7,7 @@ what the chain starts from. `attributes` (host, paths, times) stand beside them 
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,22 @@ def canonical_json(value: Any) -> bytes:
 def pretty_json(value: Any) -> bytes:
     """Sorted, indented, strict (no NaN, no Infinity), one newline at the end: the form of the files that people read."""
     return (json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+ABSENT = object()
+"""In `differing_leaves`: the document has no such key."""
+
+
+def differing_leaves(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(dotted name, value in `a`, value in `b`) of every leaf at which two JSON values differ, in the order of names."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        for key in sorted({*a, *b}):
+            yield from differing_leaves(a.get(key, ABSENT), b.get(key, ABSENT), f"{path}.{key}" if path else str(key))
+    elif isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            yield from differing_leaves(x, y, f"{path}[{i}]")
+    elif a is ABSENT or b is ABSENT or canonical_json(a) != canonical_json(b):
+        yield path, a, b
 
 
 def sync_folder(folder: Path) -> None:

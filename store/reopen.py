@@ -22,7 +22,7 @@ from lob.tables import Table
 from lob.units import counted
 from store.chain import CHAIN, UNHASHED_INDEX, Chain, read_chain, start_hash
 from store.journal import COMMITS, JOURNAL, JournalPart, journal_folders, read_journal, sync_journal
-from store.manifest import MANIFEST, canonical_json, describe_table, pretty_json, replace_file, sync_folder
+from store.manifest import ABSENT, MANIFEST, describe_table, differing_leaves, pretty_json, replace_file, sync_folder
 from store.segments import SEGMENTS, UNHASHED
 
 ABANDONED = "abandoned"
@@ -61,23 +61,9 @@ class Abandoned:
     rows: dict[str, int]
 
 
-def first_difference(stated: Any, now: Any, path: str = "") -> tuple[str, str, str] | None:
-    """(dotted name, value stated, value now) of the first field, in the order of names, at which two JSON values differ."""
-    if isinstance(stated, Mapping) and isinstance(now, Mapping):
-        for key in sorted({*stated, *now}):
-            name = f"{path}.{key}" if path else str(key)
-            if key not in stated or key not in now:
-                return name, _shown(stated[key]) if key in stated else "absent", _shown(now[key]) if key in now else "absent"
-            if found := first_difference(stated[key], now[key], name):
-                return found
-        return None
-    if isinstance(stated, list | tuple) and isinstance(now, list | tuple) and len(stated) == len(now):
-        pairs = enumerate(zip(stated, now, strict=True))
-        return next((found for i, (a, b) in pairs if (found := first_difference(a, b, f"{path}[{i}]"))), None)
-    return None if canonical_json(stated) == canonical_json(now) else (path, _shown(stated), _shown(now))
-
-
 def _shown(value: Any) -> str:
+    if value is ABSENT:
+        return "absent"
     text = json.dumps(value, sort_keys=True)
     return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 1] + "…"
 
@@ -85,8 +71,8 @@ def _shown(value: Any) -> str:
 def check_same(run_dir: Path, manifest: Mapping[str, Any], identity: Mapping[str, Any], tables: Sequence[Table]) -> None:
     """Raises BadInput with the first field in which a run differs from how it would be started now."""
     now = {"identity": identity, "log": {**manifest["log"], "tables": [describe_table(table) for table in tables]}}
-    if found := first_difference({name: manifest[name] for name in now}, now):
-        name, stated, value = found
+    for name, *found in differing_leaves({name: manifest[name] for name in now}, now):
+        stated, value = map(_shown, found)
         remedy = "resume it as it was started, or start a new run"
         raise BadInput(f"{run_dir}: {name.removeprefix('identity.')} is {stated} in the run and {value} now; {remedy}")
 

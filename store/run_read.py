@@ -22,6 +22,9 @@ from store.reopen import ABANDONED, Abandoned, complete_rewind, mend_chain, mend
 from store.runlog import end_chain, lock_run, note_end, seal_journal
 from store.segments import arrow_schema, part_path
 
+UNFINISHED = "unfinished"
+"""State of a run whose chain has no end line."""
+
 _TRIES = 5
 
 
@@ -80,7 +83,7 @@ def read_run(run_dir: Path | str) -> RunFiles:
         for name, table in tables.items()
     }
     steps = max([chain.steps, *(part.steps for part in journals)])
-    state = chain.end["state"] if chain.end else "unfinished"
+    state = chain.end["state"] if chain.end else UNFINISHED
     ends = describe_end(chain, journals, steps)
     return RunFiles(run_dir, manifest, tables, parts, rows, chain.head, chain.steps, steps, state, ends, read_abandoned(run_dir))
 

@@ -6,10 +6,11 @@ import random
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from lob.errors import BadInput, CheckFailed, NotFound
+from lob.errors import BadInput, CheckFailed, NotFound, StaleCache
 from policy.bands import BANDS, TERMINAL, Band
 from sim.checkpoints import latest
 from sim.loop import Loop
@@ -410,3 +411,15 @@ def test_what_is_validated_is_the_network_that_is_saved(store, whole):
     lanes = len(validation.schedule.windows)
     earned = play_side_by_side(validation, config, {"greedy": policy_of(checkpoint, content, lanes)})["greedy"]
     assert int(earned.pnl_usd_micros.sum()) // lanes == whole[0].summary["training"]["best_score_usd_micros"]
+
+
+def test_a_stale_feature_cache_is_refused_and_the_remedy_it_names_is_one_that_training_has(tmp_path, monkeypatch):
+    store = make_store(tmp_path)
+    config = small(store)
+    with monkeypatch.context() as other_build:
+        other_build.setattr("store.feature_cache.schema_hash", lambda: "0" * 64)
+        prepare(config, store)
+    with pytest.raises(StaleCache, match="--rebuild-features"):
+        prepare(config, store)
+    rebuilt = prepare(config, store, rebuild=True)
+    assert np.array_equal(prepare(config, store).train.features, rebuilt.train.features)
