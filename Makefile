@@ -22,7 +22,7 @@ test: setup
 test-deep: setup
 	$(BIN)/python -m pytest -n 2 -m "not prove and not cuda"
 
-# The acceptance of training: five seeds, with and without an edge. About an hour on two cores.
+# The acceptance of training: five seeds, with and without an edge. About a quarter of an hour on two cores.
 prove: setup
 	$(BIN)/python -m pytest -s -m prove
 
