@@ -30,7 +30,8 @@ def verify(
     Five computations of every dollar, per phase, lane and episode: the per-step deltas; the summary from the trades;
     SQL over the fills alone; logged cash; every fill against the raw market row that it claims. Then the chain, the
     hashes, the order of times. Names the first offending table, part, row and column.
-    Exit 0: nothing contradicts the result. Exit 1: falsified, by one micro-dollar or one byte.
+    The last word is VERIFIED, CHECKED (nothing contradicts the result, but fills or market are missing that would prove it)
+    or FALSIFIED. Exit 0: not falsified. Exit 1: falsified, by one micro-dollar or one byte.
 
     \b
     Examples:

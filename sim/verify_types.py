@@ -28,6 +28,12 @@ Key = tuple[int, int, int]
 
 OK, FAILED, SKIPPED = "ok", "failed", "not possible"
 
+VERIFIED, CHECKED, FALSIFIED = "VERIFIED", "CHECKED", "FALSIFIED"
+"""The last word: every dollar was proved; nothing was found that contradicts them, which is less; something was."""
+
+PROVING = "ce"
+"""Without these two nothing is proved: the fills by themselves, and each of them in the market."""
+
 
 @dataclass(frozen=True)
 class Check:
@@ -85,6 +91,18 @@ class Verdict:
     def exit_code(self) -> int:
         return 0 if self.ok else 1
 
+    @property
+    def word(self) -> str:
+        """VERIFIED only where every fill was summed and seen in the market."""
+        if not self.ok:
+            return FALSIFIED
+        return CHECKED if self.unproved else VERIFIED
+
+    @property
+    def unproved(self) -> str:
+        """Why no dollar is proved, in words; empty where they are."""
+        return next((self.reasons.get(name, "not computed") for name in PROVING if self.totals[name] is None), "")
+
     def to_json(self) -> dict[str, Any]:
         out = asdict(self)
         out["computations"] = [
@@ -92,7 +110,7 @@ class Verdict:
             for name, what in COMPUTATIONS.items()
         ]
         del out["totals"], out["reasons"]
-        return {"ok": self.ok} | out
+        return {"ok": self.ok, "verdict": self.word} | out
 
 
 def render(verdict: Verdict) -> str:
@@ -113,8 +131,15 @@ def render(verdict: Verdict) -> str:
     lines.append(f"proof: {verdict.proof}")
     if verdict.abandoned:
         lines.append(f"abandoned: {verdict.abandoned}")
-    lines.append("VERIFIED" if verdict.ok else "FALSIFIED")
+    lines.append(_last_line(verdict))
     return "\n".join(lines)
+
+
+def _last_line(verdict: Verdict) -> str:
+    """The last word, with what keeps it from meaning that the whole result is proved."""
+    less = [f"nothing contradicts the result, and nothing proves it ({verdict.unproved})"] if verdict.word == CHECKED else []
+    less += [] if verdict.finished else ["the run is unfinished"]
+    return verdict.word if not less or verdict.word == FALSIFIED else f"{verdict.word}: {'; '.join(less)}"
 
 
 class Log:

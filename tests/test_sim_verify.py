@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.compute as pc
@@ -15,7 +16,7 @@ from sim.verify import verify, verify_tables
 from sim.verify_accounting import walk
 from sim.verify_market import Market
 from sim.verify_terms import TERMS, root_of, terms_for
-from sim.verify_types import render
+from sim.verify_types import failed, render
 from tests.oracle.as_run import market, run_data, with_summary
 from tests.oracle.lane import micros
 from tests.oracle.simulate import DAY, random_bar_run, random_run, short_sessions
@@ -148,6 +149,17 @@ def test_a_verdict_is_json_and_names_the_five_computations():
     document = json.loads(json.dumps(verdict.to_json(), allow_nan=False))
     assert document["ok"] and [row["name"] for row in document["computations"]] == list("abcde")
     assert "largest difference over" in render(verdict) and "$0.00" in render(verdict) and render(verdict).endswith("VERIFIED")
+
+
+def test_only_fills_that_were_seen_in_the_market_are_verified():
+    oracle = random_run(5)
+    proved = verify_tables(run_data(oracle), market(oracle))
+    assert render(proved).splitlines()[-1] == proved.word == "VERIFIED"
+    assert render(replace(proved, finished=False)).splitlines()[-1] == "VERIFIED: the run is unfinished"
+    blind = verify_tables(run_data(oracle), None)
+    assert blind.ok and blind.word == "CHECKED" and render(blind).splitlines()[-1].endswith("nothing proves it (no market data to look at)")
+    lying = verify_tables(run_data(oracle), market(oracle), checks=[failed("chain", "cut", "segments")])
+    assert (lying.word, render(lying).splitlines()[-1]) == ("FALSIFIED", "FALSIFIED")
 
 
 def test_a_store_that_is_not_there_is_a_usage_fault_and_no_verdict(tmp_path):

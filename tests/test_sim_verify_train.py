@@ -89,7 +89,15 @@ def test_a_training_with_restarts_agrees_with_itself_to_the_micro_dollar_and_cla
     assert (
         verdict.proof == "(b) against (a) per phase only: no fill can be recomputed or seen in the market. This does not prove the result"
     )
-    assert "VERIFIED" in render(verdict) and "(a)" in verdict.proof
+    last = "CHECKED: nothing contradicts the result, and nothing proves it (level trades keeps no fills)"
+    assert render(verdict).splitlines()[-1] == last and "VERIFIED" not in render(verdict)
+    assert (verdict.to_json()["verdict"], verdict.to_json()["ok"], verdict.exit_code) == ("CHECKED", True, 0)
+
+
+def test_the_last_word_of_an_unfinished_run_says_that_it_is_unfinished(honest):
+    verdict = verify_tables(replace(honest, finished=False, summary=None), None)
+    assert verdict.ok and render(verdict).splitlines()[-1].startswith("CHECKED: ")
+    assert render(verdict).endswith("; the run is unfinished")
 
 
 def test_a_training_of_level_diag_proves_nothing_and_says_so(store, tmp_path):

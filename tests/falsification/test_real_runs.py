@@ -193,6 +193,7 @@ def assert_killed_run_tells_the_truth(store: Path, runs: Path, whole, rng: rando
         assert data.tables[name].equals(rows.filter(pc.less(rows.column("step"), steps))), name
     verdict = verify(run_dir, store)
     assert verdict.ok and not verdict.finished, render(verdict)
+    assert render(verdict).splitlines()[-1] == "VERIFIED: the run is unfinished"
     assert f"step {steps} of the run" in verdict.ends
     realized = data.tables["diag"].column("trading.realized_pnl_usd_micros_delta").to_pylist()
     assert verdict.totals == dict.fromkeys("abcde", sum(realized))
