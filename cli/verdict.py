@@ -26,11 +26,12 @@ def verdict(
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 on a WARN too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Pass, warn or kill a run by seven signals.
+    """Pass, warn or kill a run by eight signals.
 
     Reward alignment (with true dollars of the same step), evaluated PnL, consistency of all accounts of the dollars (KILL
-    beyond $50), leak, collapse, non-finite values, determinism (against an equal run beside it). Each with its number, its
-    threshold (sim/thresholds.py) and one sentence. A training is judged with the evaluations beside it that name it.
+    beyond $50), leak, collapse, non-finite values, determinism (against an equal run beside it), completion. Each with its
+    number, its threshold (sim/thresholds.py) and one sentence. A training is judged with the evaluations of its best
+    checkpoint that lie beside it; those of another one are named and left out.
     Exit 0: no KILL. Exit 1: a KILL, or with --strict a WARN.
 
     \b

@@ -20,6 +20,9 @@ SUMMARY_FILES = {"train": "train_summary.json", "eval": "eval_summary.json", "re
 FINISHED = "finished"
 """The end state of a run that played its window to the end."""
 
+UNREADABLE = (DamagedLog, OSError, ValueError, KeyError)
+"""What reading a run's log raises when its files are gone or are not what a log's are."""
+
 _MISSING: Any = object()
 
 

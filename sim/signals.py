@@ -100,7 +100,7 @@ def correlation(x: Sequence[int], y: Sequence[int]) -> float | None:
     return covariance / math.sqrt(math.fsum(a * a for a in off_x) * math.fsum(b * b for b in off_y))
 
 
-# --- the seven ---
+# --- the signals ---
 
 
 def reward_alignment(
@@ -173,9 +173,10 @@ def consistency(largest_usd_micros: int, at: str, failed: Sequence[str], proof: 
     return Signal(name, PASS, f"no two accounts of the same dollars differ; proof: {proof}", *value)
 
 
-def leak(evaluation: Mapping[str, Any] | None, phase: Mapping[str, Any], limits: Thresholds = THRESHOLDS) -> Signal:
+def leak(evaluation: Mapping[str, Any] | None, phase: Mapping[str, Any], days: int, limits: Thresholds = THRESHOLDS) -> Signal:
     """Whether the policy saw what it could not know. A high annualised Sharpe ratio alone only warns (seed K9), and only when twice its
     standard error, factor / sqrt(n) without skill (Lo, "The Statistics of Sharpe Ratios", 2002), does not explain it: an hour has any.
+    Over fewer `days` (trade dates) than give a deviation a meaning it is not looked at, and the sentence says so.
     """
     name = "leak"
     found = evaluation.get("leak") if evaluation else None
@@ -184,16 +185,22 @@ def leak(evaluation: Mapping[str, Any] | None, phase: Mapping[str, Any], limits:
         return Signal(name, KILL, told, found["days_trained_on"], 0, "days")
     if found and found["observations_differing"] + found["picks_differing"]:
         number = found["observations_differing"] + found["picks_differing"]
-        told = f"with the future replaced, {counted(number, 'observation or pick')} of the past changed, first at decision {found['first']}"
+        told = f"with the future replaced, {_changed(number)} of the past changed, first at decision {found['first']}"
         return Signal(name, KILL, told, number, 0, "decisions")
-    sharpe = phase["sharpe"]
-    if sharpe is not None and sharpe - 2 * _standard_error(phase) > limits.leak_warn_sharpe:
+    sharpe, rest = phase["sharpe"], ""
+    if sharpe is not None and days < limits.leak_fewest_days:
+        rest = f"; annualised Sharpe ratio not computed: {counted(days, 'day')}"
+    elif sharpe is not None and sharpe - 2 * _standard_error(phase) > limits.leak_warn_sharpe:
         told = f"an annualised Sharpe ratio of {sharpe:.1f} is too good to be true: look for what the policy should not see"
         return Signal(name, WARN, told, sharpe, limits.leak_warn_sharpe, "sharpe")
     if not found:
-        return Signal(name, UNKNOWN, "nothing tried to mislead it: `sim eval` does")
-    told = f"with the future replaced, {counted(found['decisions_compared'], 'decision')} of the past saw and picked the same"
+        return Signal(name, UNKNOWN, f"nothing tried to mislead it: `sim eval` does{rest}")
+    told = f"with the future replaced, {counted(found['decisions_compared'], 'decision')} of the past saw and picked the same{rest}"
     return Signal(name, PASS, told, 0, 0, "decisions")
+
+
+def _changed(number: int) -> str:
+    return f"{counted(number, 'observation')} or {'pick' if number == 1 else 'picks'}"
 
 
 def _standard_error(phase: Mapping[str, Any]) -> float:
@@ -274,9 +281,23 @@ def regression(now: float | None, before: float | None, fell: bool) -> Signal:
     """The headline's Sharpe ratio per day against that of an earlier run, by the same selector, build and days (seed P3, lesson 45)."""
     name = "regression"
     if now is None or before is None:
-        return Signal(name, UNKNOWN, "a Sharpe ratio per day is undefined: too few days, or all equal")
+        return Signal(
+            name, UNKNOWN, "a Sharpe ratio per day is undefined: no greedy evaluation that can be read, too few days, or all equal"
+        )
     told = f"Sharpe ratio per day {now:.3f}, was {before:.3f}"
     return Signal(name, KILL if fell else PASS, told + ("; it fell by more than half" if fell else ""), now, before, "sharpe per day")
+
+
+def completion(finished: bool, ends: str, updates: int | None) -> Signal:
+    """Whether the run is all that it set out to be. `ends` says where its log ends, `updates` how often its learner updated (None: it has
+    none). What is cut short, or has learnt nothing, was not falsified, and is no result either."""
+    name = "completion"
+    if not finished:
+        return Signal(name, WARN, f"the run did not finish: its log ends {ends}", updates, None, "updates")
+    if updates == 0:
+        return Signal(name, WARN, "nothing was learnt: the learner made no update", 0, 1, "updates")
+    learnt = "" if updates is None else f", after {counted(updates, 'update')} of the learner"
+    return Signal(name, PASS, f"the run went to its end{learnt}", updates, None if updates is None else 1, "updates")
 
 
 def convergence(scores: Sequence[float], limits: Thresholds = THRESHOLDS) -> Signal:

@@ -33,6 +33,9 @@ class Thresholds:
     leak_warn_sharpe: float = 20.0
     """Annualised; no book strategy has it after fees on a whole window. Too good to be true is no proof, so it only warns (seed K9)."""
 
+    leak_fewest_days: int = 10
+    """Days below which no annualised ratio is taken: a deviation of n values errs by 1 / sqrt(2 (n - 1)) of itself, at ten a quarter."""
+
     collapse_warn_decisions_per_trade: int = 10_000
     """A collapsed policy traded once in some 25,000 decisions, a healthy one once in 700 (seed K10, T42)."""
 

@@ -1,16 +1,17 @@
-"""`sim verdict`: seven signals of one run, from its log and the runs beside it, to PASS, WARN, KILL or UNKNOWN.
+"""`sim verdict`: eight signals of one run, from its log and the runs beside it, to PASS, WARN, KILL or UNKNOWN.
 
-A training run is judged together with its evaluations, which name it in their identity. Every number is a function of sealed logs.
+A training run is judged together with the evaluations of the checkpoint that it chose, which name it in their identity. Every number is a
+function of sealed logs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lob.errors import BadInput, DamagedLog
+from lob.errors import BadInput
 from sim import signals as s
 from sim.evaluation import EVALUATION
 from sim.trials import run_manifests
@@ -36,13 +37,15 @@ UPDATES, OF_EVERY_UPDATE = "learn.updates", ("learn.loss", "learn.grad", "learn.
 
 @dataclass(frozen=True)
 class Judgement:
-    """What `sim verdict` found. `evaluations` are the run folders that were judged along with it."""
+    """What `sim verdict` found. `evaluations` are the run folders that were judged along with it, `left_out` says of the training's other
+    ones why they were not."""
 
     run: str
     head: str
     phase: str
     evaluations: tuple[str, ...]
     signals: tuple[s.Signal, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def status(self) -> str:
@@ -63,40 +66,52 @@ def judge(run_dir: Path, store: Path | None = None, head: str | None = None, aga
 
     Raises NotFound (no run there), BadInput (a head that is none, a store that cannot judge it, an `against` that cannot be compared).
     """
-    from sim.run_data import load
+    from sim.run_data import UNREADABLE, load
     from store.run_read import read_run
 
     held = consistency_of(run_dir, store, head)
     try:
         run = load(run_dir)
         files = read_run(run_dir)
-    except DamagedLog as error:
+    except UNREADABLE as error:
         return Judgement(run_dir.name, "", "unknown", (), (s.consistency(0, "", [str(error)], ""),))
     phase = run.terms.phases[0]
-    children = [(folder, load(folder)) for folder in (evaluations_of(run_dir) if phase == "train" else [])]
-    everything = [(run_dir, run), *children]
-    judged = children if phase == "train" else everything
+    children, left_out = of_the_best(run_dir, run) if phase == "train" else ([], [])
+    readable = {folder: part for folder in children if (part := load_or_none(folder)) is not None}
+    everything = {run_dir: run, **readable}
+    judged = readable if phase == "train" else everything
 
-    def over(parts: Sequence[tuple[Path, RunData]], signal_of: Callable[[Path, RunData], s.Signal]) -> s.Signal:
+    def over(folders: Collection[Path], signal_of: Callable[[Path], s.Signal]) -> s.Signal:
         """The gravest of a signal over some runs; it says which run it speaks of when that is not the one that was asked about."""
-        found = [(folder, signal_of(folder, part)) for folder, part in parts]
+        found = [(folder, signal_of(folder)) for folder in folders]
         gravest = s.worst([signal for _, signal in found])
         folder = next(folder for folder, signal in found if signal is gravest)
         return gravest if folder == run_dir else replace(gravest, sentence=f"{folder.name}: {gravest.sentence}")
 
-    headlines = [(folder, part) for folder, part in judged if is_headline(part)]
+    headlines = [folder for folder, part in judged.items() if is_headline(part)]
     found = (
         alignment_of(run),
-        over(headlines, lambda _, part: s.eval_pnl(evaluation_of(part))) if headlines else s.eval_pnl(None),
-        over(everything, lambda folder, _: held if folder == run_dir else consistency_of(folder, store, None)),
-        over(judged or everything, lambda _, part: leak_of(part)),
-        over(everything, lambda _, part: collapse_of(part)),
-        over(everything, non_finite_of),
+        over(headlines, lambda folder: s.eval_pnl(evaluation_of(judged[folder]))) if headlines else s.eval_pnl(None),
+        over([run_dir, *children], lambda folder: held if folder == run_dir else consistency_of(folder, store, None)),
+        over(judged or everything, lambda folder: leak_of(everything[folder])),
+        over(everything, lambda folder: collapse_of(everything[folder])),
+        over(everything, lambda folder: non_finite_of(folder, everything[folder])),
         s.determinism(twins_of(run_dir)),
+        over(everything, lambda folder: completion_of(everything[folder])),
         *([s.convergence(validations(run))] if phase == "train" else []),
         *([regression_of(run_dir, against)] if against is not None else []),
     )
-    return Judgement(run_dir.name, files.head, phase, tuple(folder.name for folder, _ in children), found)
+    return Judgement(run_dir.name, files.head, phase, tuple(folder.name for folder in children), found, tuple(left_out))
+
+
+def load_or_none(run_dir: Path) -> RunData | None:
+    """A run's log; None where it cannot be read, which its consistency then says."""
+    from sim.run_data import UNREADABLE, load
+
+    try:
+        return load(run_dir)
+    except UNREADABLE:
+        return None
 
 
 # --- the log as the signals want it ---
@@ -142,7 +157,22 @@ def alignment_of(run: RunData) -> s.Signal:
 
 
 def leak_of(run: RunData) -> s.Signal:
-    return s.leak(evaluation_of(run), summary_of(run)["phases"][0])
+    return s.leak(evaluation_of(run), summary_of(run)["phases"][0], trade_dates(run))
+
+
+def trade_dates(run: RunData) -> int:
+    """How many trade dates the run's windows touch."""
+    from lob.calendar import sessions
+
+    return len({int(date) for window in run.terms.windows for date in sessions(run.terms.calendar, *window).trade_date})
+
+
+def completion_of(run: RunData) -> s.Signal:
+    diag = run.tables.get("diag")
+    counts = (
+        diag.column(UPDATES).to_pylist() if diag is not None and UPDATES in diag.column_names and run.terms.phases[0] == "train" else None
+    )
+    return s.completion(run.finished, run.ends, None if counts is None else max((count for count in counts if count), default=0))
 
 
 def collapse_of(run: RunData) -> s.Signal:
@@ -188,6 +218,10 @@ def regression_of(run_dir: Path, against: Path) -> s.Signal:
     from policy.bands import Measured, more_than_halved
 
     now, before = headline(run_dir), headline(against)
+    if before is None:
+        raise BadInput(f"{against}: there is no greedy evaluation of it to compare with; `sim eval` makes one")
+    if now is None:
+        return s.regression(None, None, fell=False)
     ours, theirs = (part.summary[EVALUATION] for part in (now, before))  # type: ignore[index]
     if [(day["start_ns"], day["end_ns"]) for day in ours["days"]] != [(day["start_ns"], day["end_ns"]) for day in theirs["days"]]:
         raise BadInput(f"--against {against}: it was evaluated on other days; evaluate both on the same ones")
@@ -199,15 +233,14 @@ def regression_of(run_dir: Path, against: Path) -> s.Signal:
     return s.regression(sharpe, was, more_than_halved(measured[1], measured[0]))
 
 
-def headline(run_dir: Path) -> RunData:
-    """The greedy evaluation that a folder is, or that a training run led to: of several the first by name. Raises BadInput."""
+def headline(run_dir: Path) -> RunData | None:
+    """The greedy evaluation that a folder is, or that a training's best checkpoint led to: of several the first by name. None: there is
+    none that can be read. Raises DamagedLog when the folder's own log cannot."""
     from sim.run_data import load
 
-    for folder in (run_dir, *evaluations_of(run_dir)):
-        run = load(folder)
-        if is_headline(run):
-            return run
-    raise BadInput(f"{run_dir}: there is no greedy evaluation of it to compare; `sim eval` makes one")
+    run = load(run_dir)
+    parts = (run, *map(load_or_none, of_the_best(run_dir, run)[0]))
+    return next((part for part in parts if part is not None and is_headline(part)), None)
 
 
 # --- the runs beside it ---
@@ -224,6 +257,25 @@ def evaluations_of(run_dir: Path) -> list[Path]:
         if parent.get("head") in heads and manifest["head"] is not None:
             found.append(folder)
     return found
+
+
+def of_the_best(run_dir: Path, run: RunData) -> tuple[list[Path], list[str]]:
+    """(a training's evaluations that played the checkpoint which validation chose, a line for each other one: what it played instead).
+
+    The checkpoint is told by the hash of its content, in the training's summary and in the evaluation's identity."""
+    from store.manifest import read_manifest
+
+    chosen = ((run.summary or {}).get("training") or {}).get("best_content_hash")
+    judged, left_out = [], []
+    for folder in evaluations_of(run_dir):
+        config = read_manifest(folder)["identity"].get("config", {})
+        played = (config.get("policy") or {}).get("checkpoint") or "none"
+        if played == chosen:
+            judged.append(folder)
+        else:
+            best = f"and the best is {chosen[:10]}" if chosen else "and the training has not ended: its best is not chosen yet"
+            left_out.append(f"left out: {folder.name}, which played the checkpoint of content {played[:10]}, {best}")
+    return judged, left_out
 
 
 def twins_of(run_dir: Path) -> dict[str, str | None]:
@@ -256,4 +308,5 @@ def first_difference(chain: Sequence[Mapping[str, Any]], other: Sequence[Mapping
 def render(found: Judgement) -> str:
     """The verdict as text, a line for each signal."""
     judged = f", with {', '.join(found.evaluations)}" if found.evaluations else ""
-    return "\n".join([f"run {found.run} ({found.phase}){judged}", *(signal.line() for signal in found.signals), found.status])
+    lines = [f"run {found.run} ({found.phase}){judged}", *found.left_out, *(signal.line() for signal in found.signals), found.status]
+    return "\n".join(lines)

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from lob.errors import BadInput, DamagedLog, TapeproofError
+from lob.errors import BadInput, TapeproofError
 from lob.units import counted
 from sim import verify_sql as sql
 from sim.evaluation import EVALUATION, concluded
-from sim.run_data import FINISHED, PHASES, RunData, RunTerms, distinct, joint_hash, load, summary_file
+from sim.run_data import FINISHED, PHASES, UNREADABLE, RunData, RunTerms, distinct, joint_hash, load, summary_file
 from sim.summary import summarize
 from sim.verify_accounting import (
     Grid,
@@ -92,7 +92,7 @@ def verify(run_dir: str | Path, store: str | Path | None, head: str | None = Non
     ] or [Check("chain", OK, "")]
     try:
         run = load(run_dir)
-    except (DamagedLog, OSError, ValueError, KeyError) as error:
+    except UNREADABLE as error:
         if all(check.status == OK for check in checks):
             checks.append(failed("log_readable", str(error), "manifest"))
         return _unreadable(run_dir, checks, tolerance_usd_micros)

@@ -18,6 +18,7 @@ from sim.signals import (
     WHITENED_REWARD,
     Signal,
     collapse,
+    completion,
     consistency,
     convergence,
     correlation,
@@ -208,14 +209,32 @@ def ratio(sharpe, decisions=214_654):
 
 def test_a_high_sharpe_alone_only_warns_and_a_changed_past_kills():
     """141.99 at a drawdown of 0.32 % was a leak, but the figure did not prove it (K9)."""
-    assert leak(evaluation(), ratio(3.0)).status == PASS
-    assert leak(evaluation(), ratio(141.99)).status == WARN
-    assert leak(None, ratio(141.99)).status == WARN
-    assert leak(None, ratio(3.0)).status == UNKNOWN and leak(None, {"sharpe": None}).status == UNKNOWN
-    assert leak(evaluation(), ratio(60.0, decisions=60)).status == PASS, "an hour's Sharpe ratio of 60 is chance: its error is 40"
-    assert leak(evaluation(picks_differing=1, first=40), ratio(3.0)).status == KILL
-    assert leak(evaluation(observations_differing=900, first=0), {"sharpe": None}).status == KILL
-    assert "trained on" in leak(evaluation(days_trained_on=2), ratio(3.0)).sentence
+    assert leak(evaluation(), ratio(3.0), 20).status == PASS
+    assert leak(evaluation(), ratio(141.99), 20).status == WARN
+    assert leak(None, ratio(141.99), 20).status == WARN
+    assert leak(None, ratio(3.0), 20).status == UNKNOWN and leak(None, {"sharpe": None}, 20).status == UNKNOWN
+    assert leak(evaluation(), ratio(60.0, decisions=60), 20).status == PASS, "an hour's Sharpe ratio of 60 is chance: its error is 40"
+    assert leak(evaluation(picks_differing=1, first=40), ratio(3.0), 20).status == KILL
+    assert leak(evaluation(observations_differing=900, first=0), {"sharpe": None}, 20).status == KILL
+    assert "trained on" in leak(evaluation(days_trained_on=2), ratio(3.0), 20).sentence
+
+
+@pytest.mark.parametrize(("days", "says"), [(1, "1 day"), (9, "9 days")])
+def test_an_annualised_sharpe_of_fewer_than_ten_days_is_not_computed_and_the_sentence_says_so(days, says):
+    for told, status in ((evaluation(), PASS), (None, UNKNOWN)):
+        found = leak(told, ratio(141.99), days)
+        assert found.status == status and found.sentence.endswith(f"; annualised Sharpe ratio not computed: {says}")
+    assert leak(evaluation(), ratio(141.99), 10).status == WARN
+    assert leak(evaluation(picks_differing=1, first=0), ratio(141.99), days).status == KILL
+
+
+def test_what_did_not_finish_or_learnt_nothing_warns():
+    assert completion(True, "", None).status == completion(True, "", 1).status == PASS
+    assert "after 1,200 updates" in completion(True, "", 1_200).sentence
+    assert completion(True, "", 0).status == WARN and "no update" in completion(True, "", 0).sentence
+    for updates in (None, 0, 7):
+        found = completion(False, "after step 40 of the run", updates)
+        assert found.status == WARN and found.sentence == "the run did not finish: its log ends after step 40 of the run"
 
 
 def test_values_that_are_none_kill_at_the_first_step_that_had_one():

@@ -9,11 +9,12 @@ import pytest
 from lob.errors import BadInput, NotFound
 from sim.signals import KILL, PASS, UNKNOWN, WARN, Signal
 from sim.verdict import Judgement, evaluations_of, judge, regression_of, render, twins_of
+from store.manifest import read_manifest
 from tests.replays import replayed, synthetic_store
 from tests.runlog_runs import write_run
 from tests.test_cli import document, here, reason
 
-NAMES = ["reward_alignment", "eval_pnl", "consistency", "leak", "collapse", "non_finite", "determinism"]
+NAMES = ["reward_alignment", "eval_pnl", "consistency", "leak", "collapse", "non_finite", "determinism", "completion"]
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +43,11 @@ def test_a_replay_is_consistent_and_what_it_cannot_tell_is_unknown(run, market):
         "collapse": PASS,
         "non_finite": PASS,
         "determinism": UNKNOWN,
+        "completion": PASS,
     }
     assert "all five computations" in next(signal.sentence for signal in found.signals if signal.name == "consistency")
     assert found.exit_code() == found.exit_code(strict=True) == 0 and found.status == PASS
-    assert render(found).splitlines()[-1] == PASS and len(render(found).splitlines()) == 9
+    assert render(found).splitlines()[-1] == PASS and len(render(found).splitlines()) == 10
 
 
 def test_an_equal_run_beside_it_proves_determinism_and_another_one_does_not_matter(run, market, tmp_path):
@@ -185,31 +187,108 @@ def test_a_silent_end_of_a_window_is_no_end_of_the_tape_when_the_store_goes_on(t
     assert [check.name for check in ended.failed] == ["schedule_end_reason"]
 
 
-def test_a_training_is_judged_with_its_evaluations(tmp_path):
-    """A short one, with a shaped reward: the correlation is taken, the evaluations are found, and a loss that is no number kills."""
-    import pyarrow as pa
-
+@pytest.fixture(scope="module")
+def training(tmp_path_factory):
+    """(store, run) of a short one, with a shaped reward and its two evaluations beside it."""
     from lob.instruments import REGISTRY
-    from sim.run_data import load
     from sim.train import train
     from sim.train_config import plan_train
-    from sim.verdict import missing_figures
     from tests.window_days import DATES, day_bounds, store_of_days
 
-    store = store_of_days(tmp_path, events=3_000, dates=DATES[:2])
+    folder = tmp_path_factory.mktemp("training")
+    store = store_of_days(folder, events=3_000, dates=DATES[:2])
     window = {"clock": "5m", "start_ns": day_bounds(DATES[0])[0], "end_ns": day_bounds(DATES[1])[1]}
     every = {"steps": 40, "warmup_steps": 5, "checkpoint_every": 40, "validate_every": 40}
     stated = {"loop": every, "reward": {"micro": 0.3}}
-    result = train(plan_train(store, "ESH4", REGISTRY, window, stated, lanes=4, seed=1), store, tmp_path / "runs")
-    found = judge(result.run_dir, store)
+    return store, train(plan_train(store, "ESH4", REGISTRY, window, stated, lanes=4, seed=1), store, folder / "runs").run_dir
+
+
+@pytest.fixture
+def trained(training, tmp_path):
+    """(store, run) of a copy of it and of its evaluations."""
+    store, run = training
+    return store, shutil.copytree(run.parent, tmp_path / "runs", symlinks=True) / run.name
+
+
+def test_a_training_is_judged_with_its_evaluations(trained):
+    """The correlation is taken, the evaluations are found, and a loss that is no number kills."""
+    import pyarrow as pa
+
+    from sim.run_data import load
+    from sim.verdict import missing_figures
+
+    store, run_dir = trained
+    found = judge(run_dir, store)
     assert len(found.evaluations) == 2 and status(found)["consistency"] == PASS, render(found)
+    assert found.left_out == () and status(found)["completion"] == PASS
     alignment = found.signals[0]
     assert alignment.status == PASS and alignment.unit == "correlation" and 0.5 < alignment.value < 1
     assert status(found)["non_finite"] == PASS and status(found)["convergence"] == UNKNOWN
-    run = load(result.run_dir)
+    assert "annualised Sharpe ratio not computed: 1 day" in sentence(found, "leak")
+    run = load(run_dir)
     diag = run.tables["diag"].to_pylist()
     at = next(i for i, row in enumerate(diag) if row["learn.updates"])
     assert missing_figures(run) == []
     diag[at + 2]["learn.loss"] = diag[at + 3]["learn.loss"] = None
     damaged = replace(run, tables={**run.tables, "diag": pa.Table.from_pylist(diag, run.tables["diag"].schema)})
     assert missing_figures(damaged) == [(diag[at + 2]["step"], "learn.loss")]
+
+
+def sentence(found: Judgement, name: str) -> str:
+    return next(signal.sentence for signal in found.signals if signal.name == name)
+
+
+def test_an_evaluation_of_another_checkpoint_is_not_judged_as_the_bests_and_is_named(trained):
+    from sim.checkpoints import content_of
+    from sim.evaluate import evaluate, plan_evaluation
+
+    store, run = trained
+    before = judge(run)
+    last = run / "checkpoints" / "last"
+    assert content_of(last) != content_of(run / "checkpoints" / "best")
+    (other,) = evaluate(plan_evaluation(last, store, {}, None, {}, {}), store, run.parent, ("greedy",))
+    name = other.result.run_dir.name
+    found = judge(run)
+    assert other.result.run_dir in evaluations_of(run) and name not in found.evaluations == before.evaluations
+    (line,) = found.left_out
+    assert name in line and content_of(last)[:10] in line and line in render(found).splitlines()
+    assert sentence(found, "eval_pnl") == sentence(before, "eval_pnl")
+    assert found.to_json()["left_out"] == found.left_out
+
+
+@pytest.mark.parametrize("gone", ["segments", "chain.jsonl", "eval_summary.json"])
+def test_an_evaluation_whose_files_are_gone_kills_by_consistency_and_the_other_signals_are_still_told(trained, gone, capfd):
+    _, run = trained
+    names = [signal.name for signal in judge(run).signals]
+    (greedy,) = (folder for folder in evaluations_of(run) if read_manifest(folder)["identity"]["config"]["policy"]["selector"] == "greedy")
+    place = greedy / gone
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    found = judge(run)
+    assert [signal.name for signal in found.signals] == names and status(found)["consistency"] == KILL
+    assert sentence(found, "consistency").startswith(f"{greedy.name}: the log does not hold: ")
+    assert (status(found)["eval_pnl"], status(found)["non_finite"]) == (UNKNOWN, PASS)
+    done = here(capfd, "verdict", str(run))
+    assert done.returncode == 1 and done.stderr == "" and done.stdout.splitlines()[-1] == KILL
+
+
+def test_a_training_that_did_not_finish_or_made_no_update_does_not_pass(trained):
+    from sim.evaluate import evaluate, plan_evaluation
+    from sim.train import train
+    from sim.train_config import from_document
+
+    store, run = trained
+    identity = read_manifest(run)["identity"]
+    unlearnt = json.loads(json.dumps(identity["config"]))
+    unlearnt["loop"] |= {"steps": 4, "warmup_steps": 5, "checkpoint_every": 4, "validate_every": 4}
+    done = train(from_document(unlearnt, identity["asked"]), store, run.parent / "unlearnt")
+    found = judge(done.run_dir)
+    assert (status(found)["completion"], found.status) == (WARN, WARN) and "no update" in sentence(found, "completion")
+    chain = (run / "chain.jsonl").read_text().splitlines(keepends=True)
+    (run / "chain.jsonl").write_text("".join(chain[:-1]))
+    (run / "train_summary.json").unlink()
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"head": None, "end_state": None, "steps": None}))
+    evaluate(plan_evaluation(run / "checkpoints" / "best", store, {}, None, {}, {}), store, run.parent, ("greedy",))
+    found = judge(run)
+    assert (status(found)["completion"], found.status) == (WARN, WARN), render(found)
+    assert len(found.left_out) == 1 and "has not ended" in found.left_out[0] and found.evaluations == ()
