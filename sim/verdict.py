@@ -273,7 +273,7 @@ def of_the_best(run_dir: Path, run: RunData) -> tuple[list[Path], list[str]]:
         if played == chosen:
             judged.append(folder)
         else:
-            best = f"and the best is {chosen[:10]}" if chosen else "and the training has not ended: its best is not chosen yet"
+            best = f"and the best is {chosen[:10]}" if chosen else "and the training's summary names no best one"
             left_out.append(f"left out: {folder.name}, which played the checkpoint of content {played[:10]}, {best}")
     return judged, left_out
 

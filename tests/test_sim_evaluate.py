@@ -26,7 +26,7 @@ from sim.replay import replay
 from sim.signals import KILL, PASS
 from sim.split import Split
 from sim.tape import load
-from sim.verdict import judge
+from sim.verdict import evaluations_of, judge
 from sim.verify import verify
 from sim.verify_types import render
 from store.chain import CHAIN, append_link, read_chain
@@ -132,8 +132,7 @@ def test_evaluation_leaves_checkpoint_and_parent_as_they_were_and_names_them(mar
     assert greedy.document["parent"] == named == parent_of(best.parent / "best")
     assert json.loads((greedy.result.run_dir / "manifest.json").read_text())["identity"]["parent"] == named
     assert greedy.document["trials"]["count"] == 2, "the training met five of the same minutes"
-    found = judge(parent.run_dir)
-    assert found.evaluations == (greedy.result.run_dir.name,) and parent_of(checkpoint) is None
+    assert evaluations_of(parent.run_dir) == [greedy.result.run_dir] and parent_of(checkpoint) is None
 
 
 def test_exploration_in_the_checkpoint_changes_no_pick(market, checkpoint, tmp_path, evaluated, monkeypatch):
