@@ -98,6 +98,7 @@ class Memory:
         self.greatest = full((1,), k.PRIORITY_ONE, torch.int64)
         self.dropped = full((1,), 0, torch.int64)
         self._stage = full((lanes, k.WORDS), 0, torch.int32)
+        self._stage_floats = self._stage.view(torch.float32)
         self._gamma = full((1,), 1.0, torch.float64)
         long, real, int32 = torch.int64, torch.float32, torch.int32
         self._out = _Drawn(*(full((batch,), 0, dtype) for dtype in (long, long, long, int32, real, real)))
@@ -145,7 +146,7 @@ class Memory:
         for place, values in integers:
             stage[:, place].copy_(values)
         stage[:, k.FLAGS].copy_(valid.int() * k.VALID + terminated.int() * k.TERMINATED + ends.int() * k.ENDS)
-        floats = stage.view(torch.float32)
+        floats = self._stage_floats
         floats[:, k.REWARD].copy_(reward)
         floats[:, k.LANE_ROW : k.NEXT_LANE_ROW].copy_(lane_row)
         floats[:, k.NEXT_LANE_ROW :].copy_(next_lane_row)
