@@ -3,8 +3,9 @@ PYTHON ?= $(shell command -v python3.12 >/dev/null 2>&1 && python3.12 -c '' >/de
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PEERS := .venv-differential
 
-.PHONY: setup demo test test-deep prove lint types bench clean
+.PHONY: setup demo test test-deep prove differential lint types bench clean
 
 setup: $(READY)
 
@@ -26,6 +27,15 @@ test-deep: setup
 prove: setup
 	$(BIN)/python -m pytest -s -m prove
 
+# The tests against other people's simulators, whose pins clash with ours: they run in an environment of their own.
+differential: setup $(PEERS)/.ready
+	$(BIN)/python -m pytest -n 2 -m differential
+
+$(PEERS)/.ready: tests/differential/requirements.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/differential/requirements.txt
+	touch $(PEERS)/.ready
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -39,4 +49,4 @@ bench: setup
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(PEERS) build dist *.egg-info
