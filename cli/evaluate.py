@@ -11,6 +11,7 @@ import typer
 from cli.options import (
     InstrumentsFile,
     Level,
+    NetworkDevice,
     RebuildFeatures,
     Store,
     Threads,
@@ -50,6 +51,7 @@ def evaluate(
     schema: Annotated[str | None, option("Market schema. [default: as in training, else the store's deepest book]")] = None,
     instruments: InstrumentsFile = None,
     level: Level = "full",
+    device: NetworkDevice = "cpu",
     threads: Threads = 1,
     rebuild_features: RebuildFeatures = False,
     as_json: Json = False,
@@ -98,7 +100,7 @@ def evaluate(
     if not kernels_are_compiled():
         say(COMPILING)
     with progress("eval") as update:
-        found = run(config, store, runs, [name.strip() for name in selector.split(",")], update, rebuild_features)
+        found = run(config, store, runs, [name.strip() for name in selector.split(",")], update, rebuild_features, device=device)
     for note in dict.fromkeys(note for one in found for note in one.result.notes):
         say(f"note: {note}")
     emit(document(found), text(found, store), as_json)

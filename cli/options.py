@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,6 +20,7 @@ InstrumentsFile = Annotated[
 Store = Annotated[Path, typer.Option("--store", help="Folder of the market store.", show_default=False)]
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs.", show_default=False)]
 Level = Annotated[str, typer.Option(help="What is logged: full, sampled:N (steps and orders of N lanes), fills.")]
+NetworkDevice = Annotated[Literal["cpu", "cuda"], typer.Option("--device", help="What the checkpoint's network computes on.")]
 Threads = Annotated[int, typer.Option(help="Threads that step the lanes; they change no byte of the log.")]
 RebuildFeatures = Annotated[bool, typer.Option("--rebuild-features", help="Compute the features anew and replace them in the cache.")]
 

@@ -11,6 +11,7 @@ import typer
 from cli.options import (
     InstrumentsFile,
     Level,
+    NetworkDevice,
     RebuildFeatures,
     Runs,
     Store,
@@ -57,6 +58,7 @@ def replay(
     fit_end: Annotated[str | None, option("End of the range of --fit-start.")] = None,
     level: Level = "full",
     segment_steps: Annotated[int, typer.Option(help="Steps that are sealed together.")] = 1024,
+    device: NetworkDevice = "cpu",
     threads: Threads = 1,
     rebuild_features: RebuildFeatures = False,
     as_json: Json = False,
@@ -115,7 +117,7 @@ def replay(
     if not kernels_are_compiled():
         say(COMPILING)
     with progress("replay") as update:
-        result = run(config, store, runs, update, rebuild_features)
+        result = run(config, store, runs, update, rebuild_features, device=device)
     for note in result.notes:
         say(f"note: {note}")
     emit(document(result), text(result, store), as_json)

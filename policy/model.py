@@ -186,7 +186,7 @@ def initialise(architecture: Architecture, seed: int, device: str | torch.device
     with torch.no_grad():
         for spec in layout(architecture):
             model.weights[spec.name].copy_(first_values(spec, seed))
-        model.weights["heads.bias"][_VALUE_STREAMS] += _first_distribution(architecture, device)
+        model.weights["heads.bias"][_VALUE_STREAMS] += _first_distribution(architecture).to(device)
     if idle := unreached(model):
         raise ValueError(f"no output depends on {', '.join(idle)}: take it out of the layout, or read it")
     return model
@@ -196,11 +196,11 @@ _VALUE_STREAMS = [first + branch for branch, first in enumerate(BRANCH_FIRST)]
 """Rows of the head that say a branch's value; its advantages follow each."""
 
 
-def _first_distribution(architecture: Architecture, device: str | torch.device) -> torch.Tensor:
+def _first_distribution(architecture: Architecture) -> torch.Tensor:
     """[atoms + quantiles]: the normal distribution of deviation FIRST_DEVIATION, as logits of the atoms and as quantiles."""
-    atoms = support(architecture, device)
+    atoms = support(architecture)
     deviation = max(FIRST_DEVIATION, float(atoms[1] - atoms[0]))  # narrower than an atom, it would be a point
-    return torch.cat((-0.5 * (atoms / deviation).square(), deviation * torch.special.ndtri(taus(architecture.quantiles, str(device)))))
+    return torch.cat((-0.5 * (atoms / deviation).square(), deviation * torch.special.ndtri(taus(architecture.quantiles))))
 
 
 def unreached(model: Model) -> list[str]:
@@ -215,8 +215,8 @@ def unreached(model: Model) -> list[str]:
 
 
 def support(architecture: Architecture, device: str | torch.device = "cpu") -> torch.Tensor:
-    """float32[atoms]: the values that C51's atoms stand for."""
-    return torch.linspace(architecture.value_min, architecture.value_max, architecture.atoms, device=device)
+    """float32[atoms]: the values that C51's atoms stand for. Computed on the CPU: devices round them differently."""
+    return torch.linspace(architecture.value_min, architecture.value_max, architecture.atoms).to(device)
 
 
 def _autocast(like: torch.Tensor, dtype: torch.dtype):

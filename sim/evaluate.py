@@ -44,9 +44,10 @@ def evaluate(
     progress: Progress | None = None,
     rebuild_features: bool = False,
     done: Collection[str] = (),
+    device: str = "cpu",
 ) -> list[Evaluated]:
     """Play the checkpoint of `config` (phase `eval`) once with each selector, each into a run folder of its own under `runs`; those of
-    `done` lie there already.
+    `done` lie there already. The network computes on `device`; the environment steps on the CPU.
 
     Lane i plays window i mod W; the lanes are a whole multiple of the windows. Raises BadInput, NotFound, StaleCache, ForeignCheckpoint.
     """
@@ -66,13 +67,13 @@ def evaluate(
     about, parent = about_of(checkpoint), parent_of(checkpoint)
     loaded = load(store, config, rebuild=rebuild_features, normaliser=normaliser_of(config.policy))
     configs = {name: config.model_copy(update={"selector": name}) for name in selectors}
-    trials = _trials(runs, configs, loaded)
+    trials = _trials(runs, configs, loaded, device)
     rules = {name: earned.document() for name, earned in baselines(loaded, config, BASELINES).items()}
     out = []
     for name, one in configs.items():
         if name in done:
             continue
-        maker = partial(policy_for, one, loaded)
+        maker = partial(policy_for, one, loaded, device)
         found: dict[str, Any] = mislead(store, one, loaded, maker) | shared_days(one, about)
         found["one_row_ahead_usd_micros"] = _ahead(loaded, one, maker(windows)) if name == selectors[0] else None
         evidence = Evidence(trials, rules, found)
@@ -80,24 +81,24 @@ def evaluate(
         def conclude(run: RunData, summary: Mapping[str, Any], evidence: Evidence = evidence) -> dict[str, Any]:
             return {EVALUATION: evaluation(run, summary, evidence)}
 
-        result = replay(one, store, runs, progress, loaded=loaded, parent=parent, conclude=conclude)
+        result = replay(one, store, runs, progress, loaded=loaded, parent=parent, conclude=conclude, device=device)
         out.append(Evaluated(name, result, result.summary[EVALUATION]))
     return out
 
 
-def policy_for(config: RunConfig, loaded: Loaded, lanes: int) -> Policy:
-    """The config's policy for so many lanes."""
+def policy_for(config: RunConfig, loaded: Loaded, device: str, lanes: int) -> Policy:
+    """The config's policy for so many lanes, computing on `device`."""
     from sim.policy import make_policy
 
     normaliser = loaded.normaliser
-    return make_policy(config.policy, config.seed, lanes, mean=normaliser.mean, std=normaliser.std, selector=config.selector)
+    return make_policy(config.policy, config.seed, lanes, device, mean=normaliser.mean, std=normaliser.std, selector=config.selector)
 
 
-def _trials(runs: Path, configs: Mapping[str, RunConfig], loaded: Loaded) -> tuple[str, ...]:
+def _trials(runs: Path, configs: Mapping[str, RunConfig], loaded: Loaded, device: str) -> tuple[str, ...]:
     from sim.config import hashed_document
     from sim.trials import count_trials
 
-    documents = [hashed_document(config, policy_for(config, loaded, 1).identity()) for config in configs.values()]
+    documents = [hashed_document(config, policy_for(config, loaded, device, 1).identity()) for config in configs.values()]
     return count_trials(runs, documents).configs
 
 

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from sim.config import RunConfig
 
 
-def settle_evaluations(plan: RunConfig, checkpoint: Path, runs: Path, aside: Path) -> dict[str, Path]:
-    """{selector: run} of the finished evaluations of `checkpoint` as `plan` would play it, by the same parent run and head.
+def settle_evaluations(plan: RunConfig, checkpoint: Path, runs: Path, aside: Path, device: str = "cpu") -> dict[str, Path]:
+    """{selector: run} of the finished evaluations of `checkpoint` as `plan` would play it on `device`, by the same parent run and head.
 
     Another account, window, checkpoint or parent makes another evaluation. One that a kill has left unfinished counts for nothing: it moves
     to `aside`, so that its name is free for the one that is played in its place. Raises BadInput when a process is still writing one.
     """
     from policy.checkpoint import load
+    from policy.network import where
     from sim.config import hashed_document
     from sim.evaluate import parent_of
     from sim.run_data import FINISHED
@@ -27,11 +28,13 @@ def settle_evaluations(plan: RunConfig, checkpoint: Path, runs: Path, aside: Pat
 
     parent, content = parent_of(checkpoint), load(checkpoint)[1]
     wanted = json.loads(json.dumps(hashed_document(plan, {})))
+    player = {"checkpoint": content, "device": where(device).get("device")}
     found: dict[str, Path] = {}
     for run, manifest in run_manifests(runs):
         stated = manifest["identity"].get("config", {})
         policy = stated.get("policy") or {}
-        if manifest["identity"].get("parent") != parent or {**stated, "policy": {}} != wanted or policy.get("checkpoint") != content:
+        played = {name: policy.get(name) for name in player}
+        if manifest["identity"].get("parent") != parent or {**stated, "policy": {}} != wanted or played != player:
             continue
         state = _state(run)
         if state == FINISHED:

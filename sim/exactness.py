@@ -26,7 +26,7 @@ def exact(loop: LoopConfig) -> None:
     torch.set_num_threads(loop.torch_threads)
     if loop.device == "cuda":
         if not torch.cuda.is_available():
-            raise BadInput("loop.device cuda: this machine has no CUDA device that torch can use; train with --device cpu")
+            raise BadInput("device cuda: this machine has no CUDA device that torch can use; use --device cpu")
         if loop.determinism == 1 and os.environ.setdefault(WORKSPACE, FIXED_WORKSPACE) != FIXED_WORKSPACE:
             raise BadInput(f"{WORKSPACE} is {os.environ[WORKSPACE]}: determinism 1 needs {FIXED_WORKSPACE}; unset it or use mode 0")
     torch.use_deterministic_algorithms(loop.determinism == 1)

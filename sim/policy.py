@@ -28,11 +28,18 @@ def make_policy(
     import torch
 
     torch.set_num_threads(1)
+    if device != "cpu" and not spec.startswith(CHECKPOINT):
+        raise BadInput(f"--device {device}: the policy {spec} is a rule, which needs no network; only a checkpoint computes there")
     if spec.startswith(CHECKPOINT):
         import numpy as np
 
         from policy.checkpoint import load, policy_of
 
+        if device != "cpu":
+            from sim.exactness import exact
+            from sim.loop_config import LoopConfig
+
+            exact(LoopConfig.model_validate({"device": device}))
         checkpoint, content = load(Path(spec.removeprefix(CHECKPOINT)), device)
         trained = checkpoint.normaliser
         if trained is not None and not (np.array_equal(trained.mean, mean) and np.array_equal(trained.std, std)):

@@ -62,11 +62,13 @@ def replay(
     loaded: Loaded | None = None,
     parent: Mapping[str, Any] | None = None,
     conclude: Conclude | None = None,
+    device: str = "cpu",
 ) -> ReplayResult:
     """Run `config` against a market store and log it into a new folder under `runs`.
 
     `loaded` is what `sim.tape.load` gives for it, if that is at hand. `parent` ({run, head}) enters the identity of a run that a training
-    run led to. `conclude` adds to the summary, of which the chain holds the hash.
+    run led to. `conclude` adds to the summary, of which the chain holds the hash. `device` is what a network computes on; its kind is part
+    of the policy's identity, and the environment steps on the CPU.
 
     Raises BadInput, NotFound, StaleCache, ForeignCheckpoint. An interrupt commits what has been played, leaves a run that `sim seal`
     closes, and goes on as a KeyboardInterrupt that says so.
@@ -84,7 +86,7 @@ def replay(
 
     loaded = loaded or load(store, config, rebuild=rebuild_features, normaliser=normaliser_of(config.policy))
     policy = make_policy(
-        config.policy, config.seed, config.lanes, mean=loaded.normaliser.mean, std=loaded.normaliser.std, selector=config.selector
+        config.policy, config.seed, config.lanes, device, mean=loaded.normaliser.mean, std=loaded.normaliser.std, selector=config.selector
     )  # fmt: skip
     emit = emitted(config.log.level)
 

@@ -255,10 +255,10 @@ def _conclude(
     plan = plan_evaluation(
         best, store, registry_of(None), None, {"step_limit": config.loop.eval_steps}, {}, execution=config.execution.model_dump()
     )
-    found = settle_evaluations(plan, best, run_dir.parent, run_dir / ABANDONED / "evaluations")
+    found = settle_evaluations(plan, best, run_dir.parent, run_dir / ABANDONED / "evaluations", config.loop.device)
     try:
         if set(SELECTORS) - set(found):
-            made = evaluate(plan, store, run_dir.parent, rebuild_features=rebuild, done=tuple(found))
+            made = evaluate(plan, store, run_dir.parent, rebuild_features=rebuild, done=tuple(found), device=config.loop.device)
             found |= {one.selector: one.result.run_dir for one in made}
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"{run_dir} has trained to its end; evaluate it with `{_resume_line(run_dir)}`") from None

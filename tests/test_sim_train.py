@@ -140,17 +140,6 @@ def test_a_training_run_interrupted_around_a_checkpoint_is_the_run_that_never_st
     assert_whole(tmp_path, whole)
 
 
-@pytest.mark.cuda
-def test_a_training_run_on_a_gpu_that_is_broken_off_and_resumed_is_the_run_that_never_stopped(store, tmp_path):
-    """By interrupt: a process that holds a GPU cannot fork."""
-    config = small(store, loop={"device": "cuda"})
-    train(config, store, tmp_path / "whole")
-    for stop in (15, 35, 75, 110):
-        interrupt(store, tmp_path / "stopped", stop, config)
-    resume(run_of(tmp_path / "stopped"))
-    assert_whole(tmp_path / "stopped", (None, everything(tmp_path / "whole")))
-
-
 def interrupt(store, runs, stop, config=None) -> str:
     """Begin or go on, to a Ctrl-C in the block that plays step `stop`; what is said then."""
     real = Trainer.run
