@@ -50,9 +50,7 @@ def to_events(tape: Tape, print_ticks: np.ndarray, first: int = 0, last: int | N
     printed = tape.trade_side[rows], tape.trade_lots[rows], print_ticks[rows]
     while True:  # the number of events is known once they are made
         known = np.zeros((2, high - low + 1), np.int64)
-        count, hidden = _emit(
-            *books, tradable, cleared, prints, tape.trade_side[rows], tape.trade_lots[rows], print_ticks[rows], low, known, words
-        )
+        count, hidden = _emit(*books, tradable, cleared, prints, *printed, low, known, words)
         if count <= len(words):
             break
         words = np.zeros((count, 5), np.int64)
