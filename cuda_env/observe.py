@@ -29,8 +29,9 @@ def clip(value, limit):
 
 
 @scalar
-def lane_slots(lane, cursor, mid2, params, state, row):
-    """Fill slots LANE.. of one observation row (float32[128]) from the lane's state, in the order of `lob.layout.LANE_SLOTS`."""
+def lane_slots(lane, cursor, mid2, params, state, row, first):
+    """Fill float32 cells first..first + 15 of `row`, an observation's slots from LANE on, from the lane's state, in the order of
+    `lob.layout.LANE_SLOTS`."""
     position, equity, capital = state[s.POSITION, lane], state[s.EQUITY, lane], params[a.INITIAL]
     max_lots = params[a.MAX_LOTS]
     size = abs(position)
@@ -43,22 +44,22 @@ def lane_slots(lane, cursor, mid2, params, state, row):
         held = cursor - state[s.OPENED_AT, lane]
         locked = max(0, params[a.PLAN_LOCK] - held)
     decided = state[s.WINS, lane] + state[s.LOSSES, lane]
-    row[LANE + 0] = position / max_lots
-    row[LANE + 1] = sign
-    row[LANE + 2] = open_ticks2 / (2 * TICKS_UNIT)
-    row[LANE + 3] = (equity - capital) / capital
-    row[LANE + 4] = (state[s.PEAK_EQUITY, lane] - equity) / capital
-    row[LANE + 5] = (equity - params[a.FLOOR]) / capital
-    row[LANE + 6] = trail2 / (2 * TICKS_UNIT)
-    row[LANE + 7] = held / (held + HELD_HALF)
-    row[LANE + 8] = (state[s.CASH, lane] - capital) / capital
-    row[LANE + 9] = min(margin_cap_lots(equity, params[a.MARGIN]), max_lots) / max_lots
-    row[LANE + 10] = state[s.KELLY, lane] / PPM
-    row[LANE + 11] = state[s.WINS, lane] / max(1, decided)
-    row[LANE + 12] = state[s.TRADES, lane] / (state[s.TRADES, lane] + TRADES_HALF)
-    row[LANE + 13] = locked / max(1, params[a.PLAN_LOCK])
-    row[LANE + 14] = state[s.LAST_DIRECTION, lane]
-    row[LANE + 15] = state[s.FEES, lane] / capital
+    row[first + 0] = position / max_lots
+    row[first + 1] = sign
+    row[first + 2] = open_ticks2 / (2 * TICKS_UNIT)
+    row[first + 3] = (equity - capital) / capital
+    row[first + 4] = (state[s.PEAK_EQUITY, lane] - equity) / capital
+    row[first + 5] = (equity - params[a.FLOOR]) / capital
+    row[first + 6] = trail2 / (2 * TICKS_UNIT)
+    row[first + 7] = held / (held + HELD_HALF)
+    row[first + 8] = (state[s.CASH, lane] - capital) / capital
+    row[first + 9] = min(margin_cap_lots(equity, params[a.MARGIN]), max_lots) / max_lots
+    row[first + 10] = state[s.KELLY, lane] / PPM
+    row[first + 11] = state[s.WINS, lane] / max(1, decided)
+    row[first + 12] = state[s.TRADES, lane] / (state[s.TRADES, lane] + TRADES_HALF)
+    row[first + 13] = locked / max(1, params[a.PLAN_LOCK])
+    row[first + 14] = state[s.LAST_DIRECTION, lane]
+    row[first + 15] = state[s.FEES, lane] / capital
 
 
 @scalar
@@ -75,4 +76,4 @@ def observe_lane(lane, features, plan, params, state, row):
     """One lane's observation: the template row of its cursor (its lane slots are 0 there), then the lane's slots."""
     cursor = state[s.CURSOR, lane]
     market_slots(cursor, 0, 1, features, row)
-    lane_slots(lane, cursor, plan[cursor, a.MARK_MID2], params, state, row)
+    lane_slots(lane, cursor, plan[cursor, a.MARK_MID2], params, state, row, LANE)

@@ -45,7 +45,7 @@ class CudaRunner:
             self._drain = self.launcher(k.drain, per_lane, w)
             self._close_all = self.launcher(k.close_all, per_lane, w)
             self._restart = self.launcher(k.restart, per_lane, w)
-            self._observe = self.launcher(k.observe, per_warp, w)
+            self._observe = self.launcher(k.observe, -(-lanes // k.OBSERVED), w, threads=k.OBSERVERS)
             self._keep_last = self.launcher(k.keep_last, per_warp, w)
             self._count = self.launcher(k.count, world.sums.partials.shape[0], w, threads=CHUNK)
             self._carry_on = self.launcher(k.carry_on, 1, w, threads=k.WARP)
