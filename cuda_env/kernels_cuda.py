@@ -39,6 +39,9 @@ OBSERVED = WARP
 OBSERVERS = 8 * WARP
 """Threads in such a block."""
 
+PITCH = CHUNK + 1
+"""Cells from one amount to the next: odd, so that threads of different amounts meet different banks."""
+
 TELLERS = CHUNK // AMOUNTS
 """Threads of a block that sum each of its amounts."""
 
@@ -123,7 +126,7 @@ def count(w):
     the lanes that go on running, which are nearly all: they are counted by the block's barrier.
     """
     sums = cuda.shared.array(MERGED, int64)
-    amounts = cuda.shared.array((AMOUNTS, CHUNK + 1), int64)  # one column more: threads of different amounts meet different banks
+    amounts = cuda.shared.array((AMOUNTS, PITCH), int64)
     chunk, thread = cuda.blockIdx.x, cuda.threadIdx.x
     first, last = chunk * CHUNK, min(w.params[LANES], (chunk + 1) * CHUNK)
     for place in range(thread, MERGED, CHUNK):
