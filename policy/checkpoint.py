@@ -6,7 +6,6 @@ its SHA-256 (`policy.tensor_file`). What does not fit exactly is refused; there 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,7 +23,18 @@ from policy.architecture import Architecture
 from policy.model import Model, layout
 from policy.network import NetworkPolicy
 from policy.signals import bus_fingerprint
-from policy.tensor_file import Form, Refuse, check_names, describe, on_cpu, read_json, read_tensors, write_folder, write_tensors
+from policy.tensor_file import (
+    Form,
+    Refuse,
+    check_names,
+    content_hash,
+    describe,
+    on_cpu,
+    read_json,
+    read_tensors,
+    write_folder,
+    write_tensors,
+)
 from policy.weights import Layout, fingerprint
 
 FORMAT = 2
@@ -51,12 +61,6 @@ class Checkpoint:
 
     about: Mapping[str, Any] = field(default_factory=dict)
     """How it came to be (instrument, clock, days, run, step): JSON values, free in form, no part of what it computes."""
-
-
-def content_hash(manifest: dict[str, Any]) -> str:
-    """A checkpoint's identity: SHA-256 over its canonical manifest without this hash; the hash of every tensor stands in it."""
-    stated = {key: value for key, value in manifest.items() if key != "content_hash"}
-    return hashlib.sha256(json.dumps(stated, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def save(checkpoint: Checkpoint, directory: Path) -> str:

@@ -46,6 +46,12 @@ def describe(tensor: torch.Tensor) -> dict[str, Any]:
     return {"shape": list(tensor.shape), "dtype": dtype_name(tensor.dtype), "sha256": hashlib.sha256(content.data).hexdigest()}
 
 
+def content_hash(document: Mapping[str, Any]) -> str:
+    """SHA-256 over a JSON object's canonical text without its key `content_hash`; it holds the hash of every tensor that it describes."""
+    stated = {key: value for key, value in document.items() if key != "content_hash"}
+    return hashlib.sha256(json.dumps(stated, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
 def on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Copies on the CPU that share nothing with the originals or with one another: what is written does not change meanwhile."""
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}

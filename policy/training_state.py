@@ -1,8 +1,9 @@
 """The state of a training run on disk: everything beside the network's checkpoint that is needed to go on as if it had never stopped.
 
-`state.json` says where the run stood (training step, steps of the log, head of its chain, counters, score), what made it (versions, layout
-fingerprints), and the shape, dtype and SHA-256 of every tensor; `state.pt` holds the tensors. Random generators have no state here: draws
-are counted by Philox. Nothing in the files can run code, and sizes are checked before a tensor is allocated (`policy.tensor_file`).
+`state.json` says where the run stood (training step, steps of the log, head of its chain, counters, score), what made it (versions,
+layout fingerprints), the shape, dtype and SHA-256 of every tensor, and a hash over all of this; `state.pt` holds the tensors. Random
+generators have no state here: draws are counted by Philox. Nothing in the files can run code, and sizes are checked before a tensor is
+allocated (`policy.tensor_file`).
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import torch
 
 from lob.errors import ForeignCheckpoint, NotFound
 from lob.layout import layout_fingerprint
-from policy.tensor_file import Form, check_names, describe, form_of, on_cpu, read_json, read_tensors, write_tensors
+from policy.tensor_file import Form, check_names, content_hash, describe, form_of, on_cpu, read_json, read_tensors, write_tensors
 
-FORMAT = 1
+FORMAT = 2
 STATE, TENSORS = "state.json", "state.pt"
-_KEYS = {"format", "step", "log_steps", "log_head", "score", "counters", "made_by", "tensors"}
+_KEYS = {"format", "step", "log_steps", "log_head", "score", "counters", "made_by", "tensors", "content_hash"}
 _HEAD = re.compile(r"[0-9a-f]{64}")
 _MOST = 2**62
 """Counts above this are no counts."""
@@ -57,9 +58,10 @@ def write_state(folder: Path, standing: Standing, tensors: Mapping[str, torch.Te
     stored = on_cpu({name: tensors[name] for name in sorted(tensors)})
     described = {name: describe(tensor) for name, tensor in stored.items()}
     document = {"format": FORMAT, **asdict(standing), "made_by": dict(made), "tensors": described}
-    text = json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    document = json.loads(json.dumps(document, allow_nan=False))  # as it will be read: the hash is of that
+    document["content_hash"] = content_hash(document)
     write_tensors(folder / TENSORS, stored)
-    (folder / STATE).write_text(text)
+    (folder / STATE).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
 
 
 def read_standing(folder: Path) -> Standing:
@@ -113,6 +115,8 @@ def _document(folder: Path) -> dict[str, Any]:
     if document.get("format") != FORMAT:
         raise refuse(f"{STATE} has format {document.get('format')!r} where this version reads {FORMAT}")
     check_names(STATE, set(document), _KEYS, refuse)
+    if document["content_hash"] != content_hash(document):
+        raise refuse(f"{STATE} is not the one that its content_hash describes (damaged)")
     for name in ("counters", "made_by", "tensors"):
         if not isinstance(document[name], dict):
             raise refuse(f"{STATE}: {name} is no JSON object")

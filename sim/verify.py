@@ -33,7 +33,7 @@ from sim.verify_accounting import (
     grids,
     walk_fills,
 )
-from sim.verify_checkpoint import check_best
+from sim.verify_checkpoint import check_best, check_states
 from sim.verify_diag import check_diag, check_trades_alone
 from sim.verify_fills import check_drain, check_fills, check_marks, check_standing, check_times, fill_events, raw_price
 from sim.verify_floor import check_floor, resting_stops
@@ -109,7 +109,7 @@ def verify(run_dir: str | Path, store: str | Path | None, head: str | None = Non
             data_checks = [failed("data_hash", f"the store cannot give the run's data: {error}", "manifest", "data_hash")]
         checks += data_checks
     checks += check_build(run.manifest["identity"])
-    checks += check_best(Path(run_dir), run)
+    checks += check_best(Path(run_dir), run) + check_states(Path(run_dir), run)
     verdict = verify_tables(run, market, Path(run_dir).name, tolerance_usd_micros, checks)
     files = read_run(run_dir)
     return replace(verdict, head=files.head, abandoned=describe_abandoned(files.abandoned))

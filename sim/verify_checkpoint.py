@@ -1,15 +1,20 @@
-"""The checkpoint that a training chose: the weights that lie there are those whose hash its summary, and with it its head, holds."""
+"""A training's checkpoints: the weights of the best are those whose hash its summary, and with it its head, holds; and where each of them
+says that the training stood, from which a resume goes on, is what was written."""
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from lob.errors import first_line
-from sim.checkpoints import BEST, CHECKPOINTS
+from sim.checkpoints import BEST, CHECKPOINTS, list_checkpoints
 from sim.run_data import RunData
 from sim.verify_types import OK, Check, failed, skipped
 
-NAME = "checkpoint"
+NAME, STATE_NAME = "checkpoint", "training_state"
+UNHASHED_FORMAT = 1
+"""Training states of this format had no hash of their own."""
 
 
 def check_best(run_dir: Path, run: RunData) -> list[Check]:
@@ -30,16 +35,42 @@ def check_best(run_dir: Path, run: RunData) -> list[Check]:
     return [failed(NAME, fault, f"{CHECKPOINTS}/{BEST}", "content_hash") if fault else Check(NAME, OK, "")]
 
 
+def check_states(run_dir: Path, run: RunData) -> list[Check]:
+    """`state.json` of every checkpoint of a training against the hash in it. A checkpoint that its run drops meanwhile is none."""
+    if "train" not in run.terms.phases:
+        return []
+    said = {folder: _fault_of_state(folder) for folder in list_checkpoints(run_dir).values()}
+    wrong = [
+        failed(STATE_NAME, fault, f"{CHECKPOINTS}/{folder.name}", "content_hash")
+        for folder, fault in said.items()
+        if fault and folder.is_dir()
+    ]
+    return wrong or ([Check(STATE_NAME, OK, "")] if said else [])
+
+
+def _fault_of_state(folder: Path) -> str | None:
+    try:
+        document = json.loads((folder / "state.json").read_bytes())
+        if document["format"] == UNHASHED_FORMAT and "content_hash" not in document:
+            return None
+        found = _hash_of(document)
+        return None if found == document["content_hash"] else f"state.json has the content {found}, it says {document['content_hash']}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"state.json cannot be read ({first_line(error)})"
+
+
+def _hash_of(document: Mapping[str, Any]) -> str:
+    stated = {name: value for name, value in document.items() if name != "content_hash"}
+    return hashlib.sha256(json.dumps(stated, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
 def _fault(folder: Path, said: str) -> str | None:
     """What of a checkpoint's folder is not what the content hash `said` covers: manifest, then tensor by tensor."""
     import torch
 
     try:
         manifest = json.loads((folder / "manifest.json").read_bytes())
-        stated = json.dumps(
-            {name: value for name, value in manifest.items() if name != "content_hash"}, sort_keys=True, separators=(",", ":")
-        )
-        content, described = hashlib.sha256(stated.encode()).hexdigest(), manifest["tensors"]
+        content, described = _hash_of(manifest), manifest["tensors"]
         if content != said:
             return f"its manifest has the content {content}, the run's summary names {said}"
         tensors = torch.load(folder / "tensors.pt", map_location="cpu", weights_only=True)

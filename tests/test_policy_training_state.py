@@ -1,5 +1,6 @@
 """Laws of the training state on disk: it comes back bit for bit into the tensors that a run holds, and what does not fit is refused."""
 
+import hashlib
 import json
 import pickle
 import random
@@ -64,8 +65,11 @@ def refusal(folder, expected=None, made=None):
 
 
 def rewrite(folder, **changes):
-    document = json.loads((folder / "state.json").read_text())
-    (folder / "state.json").write_text(json.dumps(document | changes))
+    """Another state, with the hash that fits it."""
+    document = json.loads((folder / "state.json").read_text()) | changes
+    stated = {name: value for name, value in document.items() if name != "content_hash"}
+    fitting = hashlib.sha256(json.dumps(stated, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    (folder / "state.json").write_text(json.dumps(document | {"content_hash": fitting} | changes))
 
 
 def test_a_state_comes_back_bit_for_bit_in_every_dtype(state):
@@ -136,8 +140,8 @@ def test_a_state_of_another_build_is_refused_and_what_differs_named(tmp_path, st
         save(tmp_path / "torch", made=made_by() | {"torch": "1.0"})
     )
     assert "memory_layout was nothing when it was saved and is 77 now" in refusal(state, made=made_by() | {"memory_layout": "77"})
-    rewrite(state, format=2)
-    assert "format 2 where this version reads 1" in refusal(state)
+    rewrite(state, format=1)
+    assert "format 1 where this version reads 2" in refusal(state)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +159,7 @@ def test_a_state_of_another_build_is_refused_and_what_differs_named(tmp_path, st
         ({"tensors": 3}, "tensors is no JSON object"),
         ({"more": 1}, "has the unknown key 'more'"),
         ({"score": float("nan")}, "state.json is not JSON"),
+        ({"content_hash": "0" * 64}, "state.json is not the one that its content_hash describes (damaged)"),
     ],
 )
 def test_a_standing_that_is_none_is_refused(state, change, words):
@@ -184,8 +189,26 @@ def test_a_flipped_bit_is_refused_in_one_line_or_changes_nothing(state, seed):
         assert "\n" not in str(error)
         return
     assert {name: describe(tensor) for name, tensor in loaded.items()} == {name: describe(tensor) for name, tensor in tensors().items()}
-    if path.name == "state.pt":
-        assert standing == STANDING
+    assert standing == STANDING
+
+
+def test_a_changed_figure_of_the_standing_is_refused_whichever_it_is(tmp_path):
+    for i, (ours, other) in enumerate(
+        (('"step": 1000', '"step": 1001'), ('"best_step": 500', '"best_step": 400'), ("0.1", "0.2"), ("null", "true"))
+    ):
+        folder = save(tmp_path / str(i))
+        text = (folder / "state.json").read_text()
+        assert ours in text
+        (folder / "state.json").write_text(text.replace(ours, other, 1))
+        assert "its content_hash describes (damaged)" in refusal(folder)
+        with pytest.raises(ForeignCheckpoint, match="damaged"):
+            read_standing(folder)
+
+
+def test_a_state_whose_counters_json_writes_otherwise_than_python_holds_them_comes_back(tmp_path):
+    """Numbers as keys and tuples: the hash is of what is read."""
+    folder = save(tmp_path / "odd", standing=Standing(1, 1, HEAD, 0, {"by_step": {10: 1, 9: (2, 3)}}))
+    assert read_standing(folder).counters == {"by_step": {"10": 1, "9": [2, 3]}}
 
 
 def test_nothing_in_a_state_can_run_code_or_grow(tmp_path, state):

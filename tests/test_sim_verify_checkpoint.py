@@ -7,11 +7,12 @@ import shutil
 import pytest
 import torch
 
+from lob.errors import ForeignCheckpoint
 from policy import checkpoint
 from sim.checkpoints import content_of
-from sim.train import first_update, prepare, train
+from sim.train import first_update, prepare, resume, train
 from sim.verify import verify
-from sim.verify_types import FAILED, OK, SKIPPED
+from sim.verify_types import FAILED, OK, SKIPPED, render
 from tests.train_days import make_store, small
 
 
@@ -92,6 +93,28 @@ def test_checkpoints_that_were_taken_away_are_said_to_be_unproved_and_falsify_no
     shutil.rmtree(run / "checkpoints")
     ok, status, detail = said(run, trained[0])
     assert (ok, status) == (True, SKIPPED) and "is not there" in detail
+
+
+@pytest.mark.parametrize("place", ["best", "last"])
+def test_a_changed_counter_of_a_checkpoint_is_found_by_verify_and_refused_by_resume_in_one_line(trained, run, place):
+    (run / "manifest.json").write_text(
+        json.dumps(json.loads((run / "manifest.json").read_text()) | {"head": None, "end_state": None, "steps": None})
+    )
+    (run / "train_summary.json").unlink()
+    chain = (run / "chain.jsonl").read_text().splitlines(keepends=True)
+    (run / "chain.jsonl").write_text("".join(chain[:-1]))  # as a kill before its last line would have left it
+    honest = verify(run, trained[0])
+    assert honest.ok and any(check.name == "training_state" and check.status == OK for check in honest.checks), render(honest)
+    path = run / "checkpoints" / place / "state.json"
+    text = path.read_text()
+    assert '"played": ' in text
+    path.write_text(text.replace('"played": ', '"played": 1', 1))
+    verdict = verify(run, trained[0])
+    (found,) = verdict.failed
+    assert (found.name, found.table) == ("training_state", f"checkpoints/{path.resolve().parent.name}")
+    with pytest.raises(ForeignCheckpoint) as refused:
+        resume(run, trained[0])
+    assert str(path.resolve().parent) in str(refused.value) and "damaged" in str(refused.value) and "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(("warmup", "every", "first"), [(20, 1, 21), (20, 4, 24), (19, 4, 20), (1, 1, 2), (3, 5, 5)])
