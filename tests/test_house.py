@@ -91,6 +91,12 @@ def test_what_is_imported_is_declared_as_a_dependency():
     assert declared <= pinned, f"not pinned: {sorted(declared - pinned)}"
 
 
+def test_the_tool_that_the_short_tests_compare_bars_with_is_installed_with_the_development_extras():
+    """Its tests skip where it is absent; so that they are not skipped everywhere, `make setup` brings it."""
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    assert "backtesting" in {re.split(r"[<>=\[ ]", line)[0] for line in project["optional-dependencies"]["dev"]}
+
+
 def test_a_file_stays_under_five_hundred_lines():
     long = {
         str(path.relative_to(REPO)): lines
