@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cuda_env.config import EnvConfig
+from lob.errors import BadInput
 from lob.instruments import Instrument
-from lob.tape import Schedule, Tape
+from lob.tape import NO_PRICE, Schedule, Tape
 from lob.windows import Closes, window_of
 
 
@@ -20,10 +21,53 @@ class Market(NamedTuple):
     ask_lots: Any  # int32[E, L]
     tradable: Any  # int8[E]
     point: Any  # int8[E]
+    # Of orders that work in the book; of length 0 where none does.
+    marks: Any  # uint8[E]: TRADABLE, TRUSTED, NEW_SESSION, PRINT_BUY, PRINT_SELL
+    trade_ticks: Any  # int32[E]: where a PRINT row printed
+    trade_lots: Any  # int32[E]: and how many lots
+    open_ns: Any  # int64[S]: sessions, ascending
+    close_ns: Any  # int64[S]
 
 
-def market_arrays(tape: Tape) -> Market:
-    """The tape's arrays, without a copy where they are contiguous."""
+TRADABLE, TRUSTED, NEW_SESSION, PRINT_BUY, PRINT_SELL = 1, 2, 4, 8, 16
+"""Bits of `Market.marks`. NEW_SESSION: the first row of a session after rows of another. PRINT_*: side of the aggressor of a print that
+can fill an order: in a session, on the tick, and while a tradable book stands (docs/exchange.md)."""
+
+LOTS_LIMIT = 2**31 - 1
+"""What the int32 column of printed lots holds; more in one print is no less for any order."""
+
+
+def row_marks(tape: Tape) -> np.ndarray:
+    """uint8[E]: `Market.marks` of a tape whose prints have prices."""
+    assert tape.trade_ticks is not None
+    index = np.arange(tape.events)
+    trusted, tradable, session = tape.trusted, tape.tradable, tape.session
+    before = np.append(-1, np.maximum.accumulate(np.where(trusted, index, -1))[:-1])  # the book that stands when the row comes
+    stands = (before >= 0) & tradable[np.maximum(before, 0)] & (session[np.maximum(before, 0)] == session) & (~trusted | tradable)
+    prints = (tape.trade_side != 0) & (tape.trade_lots > 0) & (tape.trade_ticks != NO_PRICE) & (session >= 0) & stands
+    inside = np.flatnonzero(session >= 0)
+    fresh = np.zeros(tape.events, bool)
+    fresh[inside[1:]] = session[inside[1:]] != session[inside[:-1]]
+    bits = (tradable, TRADABLE), (trusted, TRUSTED), (fresh, NEW_SESSION), (prints & (tape.trade_side > 0), PRINT_BUY)
+    return sum((on * np.uint8(bit) for on, bit in (*bits, (prints & (tape.trade_side < 0), PRINT_SELL))), np.zeros(tape.events, np.uint8))
+
+
+def market_arrays(tape: Tape, working: bool = False) -> Market:
+    """The tape's arrays, without a copy where they are contiguous; with `working`, what orders in the book need too.
+
+    Raises BadInput where they need the prices of prints, and the tape has none.
+    """
+    marks, trade_ticks, trade_lots = np.zeros(0, np.uint8), np.zeros(0, np.int32), np.zeros(0, np.int32)
+    open_ns = close_ns = np.zeros(0, np.int64)
+    if working:
+        if tape.trade_ticks is None:
+            raise BadInput(
+                f"{tape.instrument.root} {tape.schema}: this tape's prints have no price, which orders in a queue wait for: "
+                "make it of columns with `price`, from mbp-10 or mbp-1"
+            )
+        marks, trade_ticks = row_marks(tape), np.ascontiguousarray(tape.trade_ticks)
+        trade_lots = np.minimum(tape.trade_lots, LOTS_LIMIT).astype(np.int32)
+        open_ns, close_ns = np.ascontiguousarray(tape.session_open_ns), np.ascontiguousarray(tape.session_close_ns)
     return Market(
         np.ascontiguousarray(tape.ts_event_ns),
         np.ascontiguousarray(tape.bid_ticks),
@@ -32,6 +76,11 @@ def market_arrays(tape: Tape) -> Market:
         np.ascontiguousarray(tape.ask_lots),
         np.ascontiguousarray(tape.tradable).view(np.int8),
         np.ascontiguousarray(tape.point),
+        marks,
+        trade_ticks,
+        trade_lots,
+        open_ns,
+        close_ns,
     )
 
 
@@ -71,26 +120,40 @@ def plan_array(tape: Tape, schedule: Schedule, closes: Closes) -> np.ndarray:
 
 PARAMS = (
     "lanes", "first_lane", "drains", "tick_value", "fee", "margin", "capital", "max_lots", "floor", "trail_ticks", "plan_lock", "chunk",
-    "seed",
+    "seed", "queue_model", "queue_power", "maker_fee", "cross_after", "latency_seed", "entry_at", "entry_count", "cancel_at",
+    "cancel_count", "ack_at", "ack_count",
 )  # fmt: skip
-"""Entries of the parameter vector, int64. `drains`: 1 when the step after a lane's last decision drains it; 0 when `drain` does, for all
-lanes together. `first_lane`: number of the first lane among those of all processes; `seed`: of the restarts, its 64 bits as they are."""
+"""Entries of the parameter vector, int64; behind them the quantiles of latencies, `*_count` of them from `*_at` on. `drains`: 1 when the
+step after a lane's last decision drains it; 0 when `drain` does, for all lanes together. `first_lane`: number of the first lane among
+those of all processes; `seed`: of the restarts, its 64 bits as they are."""
 
 (
     LANES, FIRST_LANE, DRAINS, TICK_VALUE, FEE, MARGIN, INITIAL, MAX_LOTS, FLOOR, TRAIL_TICKS, PLAN_LOCK, CHUNK_LANES, SEED,
+    QUEUE_MODEL, QUEUE_POWER, MAKER_FEE, CROSS_AFTER, LATENCY_SEED, ENTRY_AT, ENTRY_COUNT, CANCEL_AT, CANCEL_COUNT, ACK_AT, ACK_COUNT,
 ) = range(len(PARAMS))  # fmt: skip
 
 
+NO_QUEUE, RISK_AVERSE, PROBABLE = range(3)
+"""Queue models as physics knows them: `proportional` is `power` with exponent 1."""
+
+
 def params_vector(
-    config: EnvConfig, instrument: Instrument, lanes: int, first_lane: int, drains: bool, chunk: int, seed: int
+    config: EnvConfig, instrument: Instrument, lanes: int, first_lane: int, drains: bool, chunk: int, seed: int, latency_ns: int = 0
 ) -> np.ndarray:
-    """int64[13]: what a resolved configuration means to physics. `seed` < 2^64."""
+    """int64[24 + quantiles]: what a resolved configuration means to physics. `seed` < 2^64; `latency_ns` is the tape's."""
+    model = {"none": NO_QUEUE, "risk_averse": RISK_AVERSE}.get(config.queue_model, PROBABLE)
+    entry = config.entry_latency_ns or (latency_ns,)
+    tables = (entry, config.cancel_latency_ns or entry, config.ack_latency_ns) if model != NO_QUEUE else ((), (), ())
+    begins = len(PARAMS) + np.cumsum([0, *(len(table) for table in tables)])
     values = [
         lanes, first_lane, int(drains), instrument.tick_value_usd_micros, config.fee_usd_micros, config.margin_usd_micros,
         config.capital_usd_micros, config.max_lots, config.floor_usd_micros, config.trail_ticks, config.plan_lock_steps, chunk,
         seed - 2**64 if seed >= 2**63 else seed,
+        model, config.queue_power if config.queue_model == "power" else 1, config.maker_fee_usd_micros or 0, config.cross_after_ppm,
+        config.latency_seed,
     ]  # fmt: skip
-    return np.array(values, np.int64)
+    values += [int(value) for begin, table in zip(begins, tables, strict=False) for value in (begin, len(table))]
+    return np.array(values + [value for table in tables for value in table], np.int64)
 
 
 class Out(NamedTuple):
@@ -111,6 +174,13 @@ class Out(NamedTuple):
     fills: Any  # int64[lanes, slots, len(FILL_SLOTS)]
     trades: Any  # int64[lanes, slots, len(TRADE_SLOTS)]
     codes: Any  # int16[diag.CODES, stride]: what `diag` counts
+
+
+OUT_DTYPES = {
+    "reward": np.int64, "end_reason": np.int8, "terminated": np.uint8, "truncated": np.uint8, "fault": np.int8, "row": np.int64,
+    "last_row": np.int64, "decided": np.uint8, "closed": np.uint8,
+}  # fmt: skip
+"""Outputs that hold one value a lane."""
 
 
 class Sums(NamedTuple):
@@ -178,6 +248,9 @@ TRADE_SLOTS = (
     "step", "episode", "trade_id", "fill_id", "ts_entry_ns", "ts_exit_ns", "side", "lots", "cost_ticks", "exit_ticks", "bars_held",
     "mfe_usd_micros", "mae_usd_micros", "magnitude_bin", "realized_usd_micros", "fee_usd_micros", "exit_reason",
 )  # fmt: skip
-"""What kernels store of each row; the rest of a table's columns follows from these and from the plan (`cuda_env.rows`)."""
+WORKING_ORDER_SLOTS = (*ORDER_SLOTS, "limit_ticks", "asked_ticks", "ts_ended_ns", "queue_ahead_lots")
+WORKING_FILL_SLOTS = (*FILL_SLOTS, "queue_ahead_lots")
+"""What kernels store of each row, the last two where orders work in the book; the rest of a table's columns follows from these and from
+the plan (`cuda_env.rows`)."""
 
 ORDERS_WRITTEN, FILLS_WRITTEN, TRADES_WRITTEN = range(3)

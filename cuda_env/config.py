@@ -1,6 +1,9 @@
 """What an account is: capital, size limit, costs, stops. Every value is logged in the manifest and read by physics from one vector."""
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serializer, model_validator
 
 from lob.errors import BadInput
 from lob.instruments import Instrument
@@ -11,6 +14,20 @@ MAX_LOTS_LIMIT = 1_000_000
 
 MONEY_LIMIT_USD_MICROS = 2**61
 """No account may hold more than this (2.3 trillion dollars): sums of two such amounts stay below 2^63."""
+
+
+LATENCY_LIMIT_NS = 3600 * 10**9
+"""No message takes longer than this; with it, a drawn latency's product stays below 2^63."""
+
+Latency = Annotated[tuple[Annotated[int, Field(ge=0, le=LATENCY_LIMIT_NS)], ...], Field(min_length=1, max_length=1024)]
+"""Nanoseconds as evenly spaced quantiles, ascending, drawn with straight lines between them: one value is a constant, two are a uniform
+distribution from the least to the greatest."""
+
+WORKING_FIELDS = (
+    "queue_model", "queue_power", "maker_fee_usd_micros", "entry_latency_ns", "cancel_latency_ns", "ack_latency_ns", "latency_seed",
+    "cross_after_ppm",
+)  # fmt: skip
+"""Settings of the event-level exchange: a configuration without it says nothing of them."""
 
 
 class EnvConfig(BaseModel):
@@ -42,6 +59,58 @@ class EnvConfig(BaseModel):
     reward_scale_usd_micros: int = Field(1_000 * USD_MICROS, gt=0)
     """`reward_scaled` is `reward_shaped` over this: a thousand dollars, the size of a good or bad hour of one ES lot, becomes 1."""
 
+    queue_model: Literal["none", "risk_averse", "proportional", "power"] = "none"
+    """How an order's place in the queue moves (docs/exchange.md). none: no order works in the book, every one is a market order. Otherwise
+    the lane lives through every row between two decisions."""
+
+    queue_power: Literal[1, 2, 3] = 3
+    """Exponent of `power`; 1 is what `proportional` is."""
+
+    maker_fee_usd_micros: int | None = Field(
+        None, ge=-MONEY_LIMIT_USD_MICROS // MAX_LOTS_LIMIT, le=MONEY_LIMIT_USD_MICROS // MAX_LOTS_LIMIT
+    )
+    """Fee per lot and side of a passive fill; below 0 it is a rebate, which raises cash. None: `fee_usd_micros`."""
+
+    entry_latency_ns: Latency | None = None
+    """From sending an order to its arrival at the exchange. None: the tape's latency."""
+
+    cancel_latency_ns: Latency | None = None
+    """From sending a cancel to its arrival. None: as an order's."""
+
+    ack_latency_ns: Latency = (0,)
+    """From what happens at the exchange to the lane's knowing it."""
+
+    latency_seed: int = Field(0, ge=0, lt=2**63)
+    """Of the drawn latencies, apart from the run's other draws."""
+
+    cross_after_ppm: int = Field(500_000, ge=0, le=1_000_000)
+    """Urgency `aggressive`: the share of a step's time after which the rest of a passive order is crossed; half of it."""
+
+    @field_validator("entry_latency_ns", "cancel_latency_ns", "ack_latency_ns", mode="before")
+    @classmethod
+    def _as_quantiles(cls, value: Any) -> Any:
+        """From a number or a list too, as settings and JSON have them."""
+        return (value,) if isinstance(value, int) else tuple(value) if isinstance(value, list) else value
+
+    @field_validator("entry_latency_ns", "cancel_latency_ns", "ack_latency_ns")
+    @classmethod
+    def _ascending(cls, value: Any) -> Any:
+        if value is not None and list(value) != sorted(value):
+            raise ValueError("quantiles of a latency ascend")
+        return value
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_off(self, dump: Callable[["EnvConfig"], dict[str, Any]]) -> dict[str, Any]:
+        """Without working orders the settings of working orders are no part of what the account is."""
+        values = dump(self)
+        return {name: value for name, value in values.items() if self.queue_model != "none" or name not in WORKING_FIELDS}
+
+    @model_validator(mode="after")
+    def _no_setting_without_effect(self) -> "EnvConfig":
+        if self.queue_model == "none" and (odd := sorted(self.model_fields_set & set(WORKING_FIELDS) - {"queue_model"})):
+            raise ValueError(f"{', '.join(odd)} acts on orders that work in the book: set queue_model too")
+        return self
+
     @model_validator(mode="after")
     def _floor_below_capital(self) -> "EnvConfig":
         if self.floor_usd_micros is not None and self.floor_usd_micros >= self.capital_usd_micros:
@@ -58,6 +127,8 @@ class EnvConfig(BaseModel):
             values["margin_usd_micros"] = instrument.margin_usd_micros
         if values["floor_usd_micros"] is None:
             values["floor_usd_micros"] = self.capital_usd_micros // 2
+        if self.queue_model != "none" and values["maker_fee_usd_micros"] is None:
+            values["maker_fee_usd_micros"] = values["fee_usd_micros"]
         return EnvConfig(**values)
 
 

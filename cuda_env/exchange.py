@@ -23,13 +23,15 @@ IDS_PER_LANE = 2**32
 
 
 class Order(NamedTuple):
-    """A market order while it is being executed."""
+    """An order while it is being executed."""
 
     id: Any
     side: Any  # +1 buy, -1 sell
     reason: Any  # FillReason
     bin: Any  # magnitude bin of the position before the order
     ts_submitted: Any
+    fee: Any  # per lot, micro-dollars
+    ahead: Any  # lots that stood before it in the queue when it was accepted; 0 for one that takes
 
 
 @scalar
@@ -43,7 +45,8 @@ def new_order(lane, side, reason, ts_submitted, params, state):
     """Take the lane's next order id."""
     count = state[s.ORDER_COUNT, lane]
     state[s.ORDER_COUNT, lane] = count + 1
-    return Order(row_id(lane, count, params), side, reason, magnitude_bin(state[s.POSITION, lane], params[MAX_LOTS]), ts_submitted)
+    size_bin = magnitude_bin(state[s.POSITION, lane], params[MAX_LOTS])
+    return Order(row_id(lane, count, params), side, reason, size_bin, ts_submitted, params[FEE], 0)
 
 
 @scalar
@@ -99,6 +102,8 @@ def log_fill(lane, order, fill_id, lots, price, fee, event, level, ts_filled, st
     out.fills[lane, slot, 10] = order.reason
     out.fills[lane, slot, 11] = event
     out.fills[lane, slot, 12] = level
+    if out.fills.shape[2] > 13:
+        out.fills[lane, slot, 13] = order.ahead
 
 
 @scalar
@@ -162,7 +167,7 @@ def book_fill(lane, order, lots, price, event, level, ts_filled, params, state, 
     remainder stays with the open lots, so that a position that ends flat has given back every micro-dollar.
     """
     position = state[s.POSITION, lane]
-    fee = lots * params[FEE]
+    fee = lots * order.fee
     fill_id = row_id(lane, state[s.FILL_COUNT, lane], params)
     state[s.FILL_COUNT, lane] += 1
     log_fill(lane, order, fill_id, lots, price, fee, event, level, ts_filled, state, out)
@@ -174,7 +179,7 @@ def book_fill(lane, order, lots, price, event, level, ts_filled, params, state, 
         opened = lots - closed
         cost_out = share(state[s.COST, lane], closed, size)
         entry_fee = share(state[s.OPEN_FEE, lane], closed, size)
-        exit_fee = closed * params[FEE]
+        exit_fee = closed * order.fee
         gross = (-order.side * closed * price - cost_out) * params[TICK_VALUE]
         state[s.COST, lane] -= cost_out
         state[s.OPEN_FEE, lane] -= entry_fee
@@ -192,7 +197,7 @@ def book_fill(lane, order, lots, price, event, level, ts_filled, params, state, 
             state[s.LOW, lane] = s.NONE_MID2
             state[s.TRAIL, lane] = s.NONE_MID2
         state[s.COST, lane] += order.side * opened * price
-        state[s.OPEN_FEE, lane] += opened * params[FEE]
+        state[s.OPEN_FEE, lane] += opened * order.fee
         position += order.side * opened
     state[s.POSITION, lane] = position
     state[s.FEES, lane] += fee

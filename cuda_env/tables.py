@@ -4,6 +4,8 @@ Money is int64 micro-dollars, prices are integer ticks, `mid2` is bid+ask in tic
 Realised is net: closed price difference minus every fee, each booked when it happens.
 """
 
+from dataclasses import replace
+
 from lob.actions import Direction, EndReason, FillReason, Magnitude, OrderKind, OrderState, Phase, Side, Urgency, names
 from lob.tables import Column, Table
 
@@ -22,6 +24,8 @@ _direction = _UNPLAYED | names(Direction)
 _magnitude = _UNPLAYED | names(Magnitude)
 _kind = _UNPLAYED | names(OrderKind)
 _urgency = _UNPLAYED | names(Urgency)
+_state = names(OrderState)
+_market_state = {int(code): _state[int(code)] for code in (OrderState.FILLED, OrderState.PARTLY_FILLED, OrderState.UNFILLED)}
 
 STEPS = Table(
     "steps",
@@ -88,7 +92,7 @@ ORDERS = Table(
         Column("filled_lots", "int32", "lots", "size filled"),
         Column("limit_ticks", "int64", "ticks", "limit price; null for a market order", nullable=True),
         Column("reason", "int8", "code", "what sent it", names(FillReason)),
-        Column("state", "int8", "code", "how it ended", names(OrderState)),
+        Column("state", "int8", "code", "how it ended", _market_state),
     ),
     key=("phase", "step", "lane", "order_id"),
     levels=_FULL,
@@ -143,3 +147,28 @@ TRADES = Table(
 )
 
 TABLES = (STEPS, ORDERS, FILLS, TRADES)
+
+_QUEUE_AHEAD = Column(
+    "queue_ahead_lots", "int32", "lots", "displayed before it when it was accepted; 0: it took, -1: it never joined a queue"
+)
+
+WORKING_ORDERS = replace(
+    ORDERS,
+    columns=(
+        *(replace(c, codes=_state) if c.name == "state" else c for c in ORDERS.columns),
+        Column("asked_ticks", "int64", "ticks", "limit asked for; limit_ticks differs where it was re-priced", nullable=True),
+        Column("ts_ended_ns", "int64", "ns", "when it was filled, cancelled or expired"),
+        _QUEUE_AHEAD,
+    ),
+    doc="one row per order, in the step in which it ended",
+)
+
+WORKING_FILLS = replace(FILLS, columns=(*FILLS.columns, _QUEUE_AHEAD), doc="one row per fill at one price level; book_level -1: by a print")
+
+WORKING_TABLES = (STEPS, WORKING_ORDERS, WORKING_FILLS, TRADES)
+"""The same tables of a run whose orders work in the book (docs/exchange.md)."""
+
+
+def tables_of(queue_model: str) -> tuple[Table, ...]:
+    """The environment's tables under a queue model."""
+    return TABLES if queue_model == "none" else WORKING_TABLES

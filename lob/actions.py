@@ -75,11 +75,14 @@ class FillReason(IntEnum):
 
 
 class OrderState(IntEnum):
-    """How an order ended: wholly filled, partly (the book showed no more; the rest expired), or not at all."""
+    """How an order ended: wholly filled, partly (the book showed no more; the rest expired), or not at all. The last two belong to orders
+    that work in the book, whatever of them had filled: cancelled, and expired at the end of the session."""
 
     FILLED = 0
     PARTLY_FILLED = 1
     UNFILLED = 2
+    CANCELLED = 3
+    EXPIRED = 4
 
 
 MAGNITUDE_PPM = (250_000, 500_000, 1_000_000)

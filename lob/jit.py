@@ -63,6 +63,9 @@ import numba  # noqa: E402  (the cache folder must be set before the import)
 scalar = numba.njit(error_model="numpy", cache=True, _nrt=False, forceinline=True)
 """Decorator for scalar functions: plain Python, njit and CUDA from one text. Division follows IEEE/numpy, as on CUDA."""
 
+called = numba.njit(error_model="numpy", cache=True, _nrt=False)
+"""Decorator for a scalar function that is too large to stand in every place that calls it: one body, called."""
+
 kernel_cpu = numba.njit(error_model="numpy", cache=True)
 """Decorator for single-threaded loops over arrays."""
 

@@ -32,17 +32,22 @@ class Window:
     slippage_ticks: int = 1
 
 
-def columns_of(schema: str) -> tuple[str, ...]:
-    """The store columns that a tape of this schema is made of. Raises BadInput for a schema without books and without usable bars."""
+def columns_of(schema: str, prints: bool = False) -> tuple[str, ...]:
+    """The store columns that a tape of this schema is made of; with `prints`, the price of every trade row too.
+
+    Raises BadInput for a schema without books and without usable bars, and for the prints of bars.
+    """
     if schema in BAR_NS:
         if BAR_NS[schema] >= _DAY_NS:
             raise BadInput(f"{schema}: a bar as long as a day spans sessions and cannot be replayed: use ohlcv-1h or finer")
+        if prints:
+            raise BadInput(f"{schema} holds no queue that an order could stand in: leave env.queue_model at none, or replay mbp-10")
         return ("ts_event", "open", "high", "low", "close", "volume")
     levels = {"mbp-1": 1, "mbp-10": LEVELS}.get(schema)
     if levels is None:
         raise BadInput(f"{schema} holds neither books nor bars: replay mbp-10, mbp-1 or ohlcv-*")
     shown = (f"{side}_{what}_{i:02d}" for i in range(levels) for side in ("bid", "ask") for what in ("px", "sz"))
-    return ("ts_event", "ts_recv", "action", "side", "size", "flags", *shown)
+    return ("ts_event", "ts_recv", "action", "side", "size", "flags", *(("price",) if prints else ()), *shown)
 
 
 def read_range(instrument: Instrument, start_ns: int, end_ns: int) -> tuple[int, int]:

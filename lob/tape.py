@@ -12,6 +12,9 @@ import numpy as np
 from lob.instruments import Instrument
 from lob.records import BAR_NS
 
+NO_PRICE = -(2**31)
+"""In `trade_ticks`: the row prints nothing, or at no whole number of ticks."""
+
 HOLE_NS = 7 * 86_400 * 10**9
 """Silence longer than this is a hole in the data: no exchange of `lob.calendar` has been closed for as long."""
 
@@ -47,6 +50,7 @@ class Tape:
     barred: dict[str, int]  # why rows are untradable -> how many (each row counts once, under the first reason that holds)
     noted: dict[str, int] = field(default_factory=dict)  # what was seen and does not bar a row -> how many
     notes: tuple[str, ...] = ()  # one line per fault that a person should read: what, how many, the first row
+    trade_ticks: np.ndarray | None = None  # int32[E]: price of a trade row, NO_PRICE elsewhere; None: its columns held no `price`
 
     @property
     def events(self) -> int:

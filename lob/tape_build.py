@@ -10,7 +10,8 @@ Which rows count, for books (every MBP row carries the whole standing book, what
   first reason that holds, in the order of `BAR_REASONS`. A crossed book out of session is `outside_session`, inside an event
   `mid_event`; `crossed` and `locked` are what is left: faults of the data.
 - A level is defined when its price is and its size is not 0. Undefined levels hold 0 lots and 0 ticks.
-- Only action T prints: aggressor side and size go to `trade_side` and `trade_lots` (an auction print has side 0). F and N print nothing.
+- Only action T prints: aggressor side and size go to `trade_side` and `trade_lots` (an auction print has side 0), its price, where the
+  columns hold `price`, to `trade_ticks`; a price off the tick stays NO_PRICE and bars nothing. F and N print nothing.
 - `F_BAD_TS_RECV` rows are noted and stay; so are rows without one of the two times, which then stand at the other one.
 """
 
@@ -23,7 +24,7 @@ from lob.errors import BadInput
 from lob.instruments import Instrument
 from lob.jit import kernel_cpu
 from lob.records import BAR_NS, F_BAD_TS_RECV, F_LAST, F_MAYBE_BAD_BOOK, F_SNAPSHOT
-from lob.tape import Tape
+from lob.tape import NO_PRICE, Tape
 
 BAR_REASONS = (
     "mid_event", "cleared", "maybe_bad_book", "outside_session", "no_book", "one_sided", "off_tick", "inconsistent_bar", "crossed",
@@ -53,7 +54,7 @@ def book_tape(
     sessions: Any,
 ) -> Tape:
     """The tape of MBP columns (`ts_event`, `ts_recv`, `action`, `side`, `size`, `flags`, and per level `bid_px_NN`, `ask_px_NN`,
-    `bid_sz_NN`, `ask_sz_NN`), each of length E, in file order; prices in 1e-9.
+    `bid_sz_NN`, `ask_sz_NN`; `price`, where prints are to have one), each of length E, in file order; prices in 1e-9.
 
     `undefined[name]` marks what is null in a column (a column without a mask has no nulls). `source` and `row` say where each row
     came from; `sessions` are the `lob.calendar.Sessions` that touch the range. Raises BadInput: no rows, no book columns, a price or a
@@ -138,6 +139,7 @@ def book_tape(
         barred=_named(counts),
         noted=noted,
         notes=_off_tick_notes(off_tick, named_levels, row, source, sources, instrument),
+        trade_ticks=_print_ticks(columns["price"], undefined.get("price", _NONE), trade_lots, tick_e9) if "price" in columns else None,
     )
 
 
@@ -304,6 +306,19 @@ def _convert_level(price, no_price, size, no_size, tick_e9, level, ticks, lots, 
         ticks[i, level] = whole
         lots[i, level] = size[i]
     return -1
+
+
+@kernel_cpu
+def _print_ticks(price, no_price, lots, tick_e9):
+    """int32[E]: the price of every row that prints, NO_PRICE of the others and where it is null, off the tick or beyond an int32."""
+    ticks = np.full(len(price), NO_PRICE, np.int32)
+    for i in range(len(price)):
+        if lots[i] == 0 or (len(no_price) and no_price[i]):
+            continue
+        whole = price[i] // tick_e9
+        if whole * tick_e9 == price[i] and abs(whole) <= _MAX_TICKS:
+            ticks[i] = whole
+    return ticks
 
 
 @kernel_cpu

@@ -83,6 +83,9 @@ def join_tapes(tapes: Sequence[Tape]) -> tuple[Tape, list[int]]:
         barred=_added(tape.barred for tape in tapes),
         noted=_added(tape.noted for tape in tapes),
         notes=tuple(dict.fromkeys(note for tape in tapes for note in tape.notes)),
+        trade_ticks=np.concatenate([t.trade_ticks for t in tapes if t.trade_ticks is not None])
+        if tapes[0].trade_ticks is not None
+        else None,
     ), firsts
 
 

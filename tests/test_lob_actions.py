@@ -59,7 +59,7 @@ def test_codes_and_names_are_frozen_because_logs_hold_them() -> None:
             -1: "not_played", 0: "running", 1: "session_close", 2: "window_end", 3: "step_limit", 4: "tape_end", 5: "capital_floor",
         },
         "FillReason": {0: "crossed", 1: "queue", 2: "trade_through", 3: "stop", 4: "floor", 5: "window_end"},
-        "OrderState": {0: "filled", 1: "partly_filled", 2: "unfilled"},
+        "OrderState": {0: "filled", 1: "partly_filled", 2: "unfilled", 3: "cancelled", 4: "expired"},
     }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from lob.errors import BadInput
 from lob.instruments import Instrument
+from lob.tape import NO_PRICE
 from lob.tape_build import BAR_LOTS, BAR_REASONS, bar_tape, book_tape
 from tests.tapes import ES, SECOND, TICK_E9, bar_columns, bars, book, book_columns, hours, random_events, undefined_prices
 
@@ -56,6 +57,17 @@ def test_a_trade_row_carries_the_standing_book_and_prints_the_aggressor():
     assert tape.trade_side.tolist() == [1, -1, 0, 0, 0, 0]
     assert tape.trade_lots.tolist() == [7, 2, 44, 0, 0, 0]
     assert tape.tradable.tolist() == [True, False, True, True, True, True]
+
+
+def test_a_print_has_its_price_where_the_columns_hold_one_and_off_the_tick_it_has_none():
+    columns = book_columns([{"at": i, **GOOD, "action": action, "side": "B", "size": 3} for i, action in enumerate("TATT")])
+    assert book_tape(columns, undefined_prices(columns), np.zeros(4, np.int32), np.arange(4), ("f" * 64,), ES, DAY).trade_ticks is None
+    columns["price"] = np.array([101, 101, 101.5, 99]) * 250_000_000
+    columns["price"] = columns["price"].astype(np.int64)
+    null = {"price": np.array([False, False, False, True])} | undefined_prices({n: c for n, c in columns.items() if n != "price"})
+    tape = book_tape(columns, null, np.zeros(4, np.int32), np.arange(4), ("f" * 64,), ES, DAY)
+    assert tape.trade_ticks.tolist() == [101, NO_PRICE, NO_PRICE, NO_PRICE]
+    assert tape.tradable.all()
 
 
 def test_a_snapshot_is_tradable_from_its_last_row_on_and_bad_receive_times_are_noted():

@@ -1,0 +1,18 @@
+"""CUDA kernels of the event-level exchange, around the same scalar functions as `cuda_env.kernels_quotes`. Import it only where CUDA is
+wanted. Kernels compile when they are specialised.
+"""
+
+import lob.jit
+from cuda_env.arrays import LANES
+from cuda_env.quotes import quote
+
+cuda = lob.jit.cuda()
+
+
+@cuda.jit
+def quotes(script, market, params, state, out):
+    """All decisions of a script (`cuda_env.quotes.Quotes`) in one launch: one thread a lane."""
+    lane = cuda.grid(1)
+    if lane < params[LANES]:
+        for decision in range(script.ts_ns.shape[0]):
+            quote(lane, decision, script, market, params, state, out)
