@@ -1,10 +1,9 @@
 """Play jobs in hftbacktest: `python peer_hftbacktest.py IN.npz OUT.npz`. Runs in the environment of `make differential`, without our code.
 
-In: per job `events_<name>` (its event array) and `decide_ns_<name>` (int64[T], ascending), and `jobs`, JSON of {name: terms}:
-`strategy` "quotes" (two post-only quotes, `behind_ticks` behind the touch, `lots` each, no side that would take the position beyond
-`limit_lots`) or "signal" (a market order of |s| lots where `signal_<name>` holds s != 0); `queue` "risk_averse" or ["power", n]; `depth`
-"roi" or "hashmap"; `entry_ns`, `response_ns`; `tick`, `multiplier`; `maker_fee`, `taker_fee` in USD a lot; `low_ticks`, `high_ticks`: what
-the array of prices holds; `repeats`.
+In: event arrays; per job `script_<name>` (int64[4, T]: times of decision in ns, ascending, and lots of the bid, of the ask, and of a
+market order); and `jobs`, JSON of {name: terms}: `market` (name of its event array); `behind_ticks`, how far the quotes stand behind the
+touch; `queue`, "risk_averse" or ["power", n]; `depth`, "roi" or "hashmap"; `entry_ns`, `response_ns`; `tick`, `multiplier`; `maker_fee`,
+`taker_fee` in USD a lot; `low_ticks`, `high_ticks`, what the array of prices holds; `repeats`.
 
 Out: per job `fills_<name>` (rows: exchange ns, local ns, side, price in ticks, lots, order, maker), `orders_<name>` (rows: submitted ns,
 side, price in ticks, lots, order), and `accounts`, JSON of {name: position, balance, fee, trades, seconds of each repeat}.
@@ -45,8 +44,8 @@ def note_fills(orders, response_ns, fills, count):
 
 
 @njit
-def play_quotes(hbt, decide_ns, behind, lots, limit, tick, response_ns, fills, sent):
-    """Two post-only quotes; one is replaced when the touch has moved, and left alone when it has not."""
+def play_script(hbt, decide_ns, behind, bid_lots, ask_lots, take_lots, tick, response_ns, fills, sent):
+    """At each decision: a quote goes when the touch has moved or no lots are wanted, and stays otherwise; and a market order."""
     count, ids = 0, 0
     live = np.zeros(2, np.int64)  # order id of the bid and of the ask, 0 for none
     price_of = np.zeros(2, np.int64)
@@ -54,47 +53,34 @@ def play_quotes(hbt, decide_ns, behind, lots, limit, tick, response_ns, fills, s
         if hbt.elapse(decide_ns[t] - hbt.current_timestamp) != 0:
             break
         orders = hbt.orders(0)
-        count = note_fills(orders, response_ns, fills, count)
+        trades = hbt.state_values(0).num_trades
+        if trades != count:
+            count = note_fills(orders, response_ns, fills, count)
         hbt.clear_inactive_orders(ALL_ASSETS)
-        position = round(hbt.position(0))
         depth = hbt.depth(0)
         for side in range(2):
-            sign = 1 - 2 * side
             wanted = depth.best_bid_tick - behind if side == 0 else depth.best_ask_tick + behind
-            quotes = sign * position + lots <= limit
+            lots = bid_lots[t] if side == 0 else ask_lots[t]
             if live[side] != 0 and live[side] not in orders:
                 live[side] = 0
-            if live[side] != 0 and (not quotes or price_of[side] != wanted):
+            if live[side] != 0 and (lots == 0 or price_of[side] != wanted):
                 hbt.cancel(0, live[side], False)
                 live[side] = 0
-            if live[side] == 0 and quotes:
+            if live[side] == 0 and lots != 0:
                 ids += 1
                 if side == 0:
                     hbt.submit_buy_order(0, ids, wanted * tick, lots, GTX, LIMIT, False)
                 else:
                     hbt.submit_sell_order(0, ids, wanted * tick, lots, GTX, LIMIT, False)
                 live[side], price_of[side] = ids, wanted
-                sent[ids - 1] = (decide_ns[t], sign, wanted, lots, ids)
-    return count, ids
-
-
-@njit
-def play_signal(hbt, decide_ns, signal, tick, response_ns, fills, sent):
-    """A market order of |signal| lots at each decision that has one."""
-    count, ids = 0, 0
-    for t in range(len(decide_ns)):
-        if hbt.elapse(decide_ns[t] - hbt.current_timestamp) != 0:
-            break
-        count = note_fills(hbt.orders(0), response_ns, fills, count)
-        hbt.clear_inactive_orders(ALL_ASSETS)
-        if signal[t] != 0:
+                sent[ids - 1] = (decide_ns[t], 1 - 2 * side, wanted, lots, ids)
+        if take_lots[t] != 0:
             ids += 1
-            lots, side = abs(signal[t]), (1 if signal[t] > 0 else -1)
-            if side > 0:
-                hbt.submit_buy_order(0, ids, hbt.depth(0).best_ask_tick * tick, lots, GTC, MARKET, False)
+            if take_lots[t] > 0:
+                hbt.submit_buy_order(0, ids, depth.best_ask_tick * tick, take_lots[t], GTC, MARKET, False)
             else:
-                hbt.submit_sell_order(0, ids, hbt.depth(0).best_bid_tick * tick, lots, GTC, MARKET, False)
-            sent[ids - 1] = (decide_ns[t], side, 0, lots, ids)
+                hbt.submit_sell_order(0, ids, depth.best_bid_tick * tick, -take_lots[t], GTC, MARKET, False)
+            sent[ids - 1] = (decide_ns[t], 1 if take_lots[t] > 0 else -1, 0, abs(take_lots[t]), ids)
     return count, ids
 
 
@@ -119,18 +105,14 @@ def make(events, terms):
 
 
 def play(job, terms, given):
-    events, decide_ns = given[f"events_{job}"], given[f"decide_ns_{job}"]
+    events, (decide_ns, *lots) = given[terms["market"]], given[f"script_{job}"]
     hbt = make(events, terms)
-    capacity = 2 * len(decide_ns) + 2
+    capacity = 3 * len(decide_ns) + 3
     fills, sent = np.zeros((capacity, 7), np.int64), np.zeros((capacity, 5), np.int64)
     tick, response_ns = terms["tick"], terms["response_ns"]
     hbt.elapse(0)  # before it, the clock stands at no time at all
     begun = time.perf_counter()
-    if terms["strategy"] == "quotes":
-        limits = terms["behind_ticks"], terms["lots"], terms["limit_lots"]
-        count, ids = play_quotes(hbt, decide_ns, *limits, tick, response_ns, fills, sent)
-    else:
-        count, ids = play_signal(hbt, decide_ns, given[f"signal_{job}"], tick, response_ns, fills, sent)
+    count, ids = play_script(hbt, decide_ns, terms["behind_ticks"], *lots, tick, response_ns, fills, sent)
     seconds = time.perf_counter() - begun
     hbt.elapse(int(events["local_ts"][-1]) + 10**9 - hbt.current_timestamp)
     count = note_fills(hbt.orders(0), response_ns, fills, count)

@@ -1,20 +1,38 @@
-"""hftbacktest's rules for whole-size fills, read from its documentation and source and written again in plain Python, one price at a time.
+"""The exchange of hftbacktest 2.4 in plain Python, read from its documentation and source, and beside it, one by one and named, the
+rules in which ours differs. With no rule it is the peer, with all of `OURS` it is `cuda_env`; it is noted when a rule makes a difference.
 
-An oracle that needs no environment of its own, and the place to look up what the peer does:
+What both do:
 
-- The exchange works through what has its time, data before orders; the strategy knows what it received at or before its decision.
-- A limit order that arrives behind the touch joins the queue of its price, behind the size that the exchange knows there. One that would
-  cross expires if it is post-only. A market order fills whole at the best opposite price, whatever its size.
-- A print at the order's price takes its lots from the queue ahead; below zero the order is filled, whole. A print through the price fills
-  the order, and so does an opposite best that reaches it. All of these at the order's own price.
+- The exchange works through what has its time, rows before messages; the strategy knows what it received at or before its decision.
+- A limit order that arrives behind the touch joins the queue of its price, behind the size that is known there.
+- A print at the order's price takes its lots from the queue ahead, and what is left over from that reaches the order. A print through the
+  price fills it, and so does an opposite best that reaches it. All of these at the order's own price.
 - `risk_averse`: the queue ahead is never more than the price shows. ("power", n): a size that went, less what was printed since the last
   change, went from behind the order with probability b^n / (b^n + f^n), f and b being the lots ahead and behind.
 """
 
 import heapq
+from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.differential.hft_events import BUY, CLEAR, SELL, TRADE
+REPRICED = "a post-only order that would cross waits a tick behind the opposite touch; the peer lets it expire"
+IN_PARTS = "an order fills by what a print or the opposite side has for it; the peer fills it whole"
+WALKED = "a market order walks the levels, and what they do not show expires; the peer fills it whole at the best price"
+CONSUMED = "what was taken at a displayed price stays taken until the price leaves the book; the peer forgets it"
+PRINT_ONCE = "what one order got of a print is not there for the next; the peer gives it to each"
+WHOLE_LOTS = (
+    "a part of a lot ahead is a lot, and the place is held in 2^-16 of one, rounded down; the peer rounds floats to the nearest lot"
+)
+OUT_OF_SIGHT = (
+    "behind the tenth level no queue is known: longest when an order joins there, unshared until it is seen; the peer holds the last size"
+)
+KNOWN_WITH_ROW = "a fill is known no sooner than the rows up to it are received; the peer's answers may overtake the market's data"
+OURS = (REPRICED, IN_PARTS, WALKED, CONSUMED, PRINT_ONCE, WHOLE_LOTS, OUT_OF_SIGHT, KNOWN_WITH_ROW)
+
+ONE, SHARE_BITS, ALMOST_NONE = 2**16, 20, 2**8
+"""WHOLE_LOTS: a lot; bits of a share; what of a lot counts as none."""
+UNKNOWN_LOTS = 2**31
 
 
 @dataclass
@@ -23,216 +41,305 @@ class PlainOrder:
     side: int
     ticks: int
     lots: int
-    market: bool
-    ahead: float = 0.0
-    printed: float = 0.0
+    market: bool = False
+    left: int = 0
+    ahead: float = 0.0  # lots
+    units: int = 0  # the same by WHOLE_LOTS
+    printed: int = 0
+    sees: bool = True  # its price was in sight at the last row
     state: str = "sent"
-    filled_ns: int = 0
-    fill_ticks: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a tape: `books` are {ticks: lots} of bids and asks where it is tradable, `prints` (aggressor, ticks, lots)."""
+
+    event_ns: int
+    recv_ns: int
+    prints: tuple[int, int, int] | None
+    books: tuple[dict[int, int], dict[int, int]] | None
+    cleared: bool
+    levels: int
+
+
+def rows_of(tape, print_ticks) -> list[Row]:
+    """The rows from the first tradable one on."""
+    shown = [
+        [{p: n for p, n in zip(prices, sizes, strict=True) if n} for prices, sizes in zip(ticks.tolist(), lots.tolist(), strict=True)]
+        for ticks, lots in ((tape.bid_ticks, tape.bid_lots), (tape.ask_ticks, tape.ask_lots))
+    ]
+    prints = zip(tape.trade_side.tolist(), print_ticks.tolist(), tape.trade_lots.tolist(), tape.session.tolist(), strict=True)
+    columns = zip(tape.ts_event_ns.tolist(), tape.ts_recv_ns.tolist(), prints, *shown, tape.tradable, tape.trusted, strict=True)
+    rows = [
+        Row(
+            event_ns, recv_ns, print_[:3] if print_[0] and print_[3] >= 0 else None, (bids, asks) if tradable else None,
+            bool(trusted and not bids and not asks), tape.bid_ticks.shape[1],
+        )
+        for event_ns, recv_ns, print_, bids, asks, tradable, trusted in columns
+    ]  # fmt: skip
+    return rows[next(i for i, row in enumerate(rows) if row.books) :]
+
+
+def known_after(known: dict[int, int], shown: dict[int, int], side: int, levels: int) -> dict[int, int]:
+    """What is known of a side's sizes after a row: what it shows, and beyond a full row's last level what was known before."""
+    if len(shown) < levels:
+        return shown
+    last = min(shown) if side > 0 else max(shown)
+    return {ticks: lots for ticks, lots in known.items() if (ticks - last) * side < 0} | shown
+
+
+def share_of(front: int, back: int, power: int) -> int:
+    """WHOLE_LOTS: front^n / (front^n + back^n) in 2^-20, of numbers cut to the bits that leave the powers room."""
+    cut = max(0, max(front, back).bit_length() - 42 // power)
+    ahead, behind = (front >> cut) ** power, (back >> cut) ** power
+    return (ahead << SHARE_BITS) // (ahead + behind)
 
 
 @dataclass
-class PlainMarket:
-    """One party's book: the exchange's, or what the strategy has received."""
-
-    sizes: tuple[dict[int, int], dict[int, int]] = field(default_factory=lambda: ({}, {}))
-
-    def best(self, side: int) -> int | None:
-        """Best bid (side 0) or ask (side 1)."""
-        held = self.sizes[side]
-        return None if not held else (max(held) if side == 0 else min(held))
-
-
-def apply(market: PlainMarket, event: tuple) -> tuple[int, int, int, int]:
-    """(side, price, size before, size after) of a depth event."""
-    _, _, _, side, ticks, lots = event
-    before = market.sizes[side].pop(ticks, 0)
-    if lots:
-        market.sizes[side][ticks] = lots
-        other = market.sizes[1 - side]  # the peer forgets an opposite best that a new price crosses
-        for price in [p for p in other if (ticks - p) * (1 - 2 * side) >= 0]:
-            del other[price]
-    return side, ticks, before, lots
-
-
-def rows_of(events) -> list[tuple]:
-    """(exchange ns, local ns, kind, side 0 bid/buy 1 ask/sell, ticks, lots) of converted events."""
-    kinds, ticks = events["ev"] & 0xFF, (events["px"] * 4).round().astype(int)
-    sides = [0 if ev & BUY else 1 if ev & SELL else -1 for ev in events["ev"].tolist()]
-    columns = (
-        events["exch_ts"].tolist(),
-        events["local_ts"].tolist(),
-        kinds.tolist(),
-        sides,
-        ticks.tolist(),
-        events["qty"].astype(int).tolist(),
-    )
-    return list(zip(*columns, strict=True))
-
-
-def advance(order: PlainOrder, before: int, after: int, queue) -> None:
-    """What a new size at the order's price does to its place in the queue."""
-    if queue == "risk_averse":
-        order.ahead = min(order.ahead, after)
-        return
-    gone = before - after - order.printed
-    order.printed = 0.0
-    if gone < 0:
-        order.ahead = min(order.ahead, after)
-        return
-    front, back = order.ahead, before - order.ahead
-    weights = front ** queue[1], back ** queue[1]
-    behind = 1.0 if sum(weights) == 0 else weights[1] / sum(weights)
-    order.ahead = min(front - (1 - behind) * gone + min(back - behind * gone, 0.0), after)
-
-
 class PlainExchange:
-    """Everything that the peer's exchange keeps: a book and working orders. `fills` are (ns, order) in order of time."""
+    """A book, orders that work in it, and what happened: `fills` are (ns, order, ticks, lots)."""
 
-    def __init__(self, queue):
-        self.book, self.queue = PlainMarket(), queue
-        self.working: dict[int, PlainOrder] = {}
+    queue: object
+    rules: tuple[str, ...] = ()
+    acted: dict[str, list[int]] = field(default_factory=dict)  # when each rule made a difference
+    now_ns: int = 0
+    known: tuple[dict[int, int], dict[int, int]] = field(default_factory=lambda: ({}, {}))
+    shown: tuple[dict[int, int], dict[int, int]] = field(default_factory=lambda: ({}, {}))
+    levels: int = 10
+    working: dict[int, PlainOrder] = field(default_factory=dict)
+    fills: list = field(default_factory=list)
+    taken: tuple[Counter, Counter] = field(default_factory=lambda: (Counter(), Counter()))  # of bids, of asks
 
-    def fill(self, order, ns, ticks):
-        order.state, order.filled_ns, order.fill_ticks = "filled", ns, ticks
-        self.working.pop(order.id, None)
+    def acts(self, rule: str, differs: bool = True) -> bool:
+        """Whether a rule holds; counted when it makes a difference."""
+        if rule in self.rules and differs:
+            self.acted.setdefault(rule, []).append(self.now_ns)
+        return rule in self.rules
 
-    def see(self, event) -> list[PlainOrder]:
-        """Apply one market event; the orders that it filled."""
-        ns, _, kind, side, ticks, lots = event
-        held = list(self.working.values())
-        if kind == CLEAR:
-            self.book = PlainMarket()
-        elif kind == TRADE:  # `side` is the aggressor's: it meets orders of the other side
-            for order in [o for o in held if o.side != (1 if side == 0 else -1)]:
-                through = (ticks - order.ticks) * -order.side
-                if through == 0:
-                    order.ahead -= lots
-                    order.printed += lots
-                if through > 0 or (through == 0 and order.ahead <= -0.5):
-                    self.fill(order, ns, order.ticks)
-        else:
-            _, _, before, after = apply(self.book, event)
-            for order in held:
-                if order.side == 1 - 2 * side and order.ticks == ticks:
-                    advance(order, before, after, self.queue)
-            best = self.book.best(side)
-            if after and best == ticks and before == 0:
-                for order in held:
-                    if order.side == 2 * side - 1 and (best - order.ticks) * order.side <= 0:
-                        self.fill(order, ns, order.ticks)
-        return [order for order in held if order.state == "filled"]
+    def fill(self, order: PlainOrder, ns: int, ticks: int, lots: int) -> None:
+        order.left -= lots
+        self.fills.append((ns, order, ticks, lots))
+        if order.left == 0:
+            order.state = "filled"
+            self.working.pop(order.id, None)
 
-    def receive(self, order, ns) -> None:
-        opposite = self.book.best(1 if order.side > 0 else 0)
+    def in_sight(self, order: PlainOrder) -> bool:
+        shown = self.shown[0 if order.side > 0 else 1]
+        if len(shown) < self.levels:
+            return True
+        return (order.ticks - (min(shown) if order.side > 0 else max(shown))) * order.side >= 0
+
+    def free_lots(self, order: PlainOrder, lots: int) -> int:
+        """What of a print at the order's price is left over from the queue ahead; the peer asks only whether anything is."""
+        ahead = max(0, -((ALMOST_NONE - order.units) // ONE))
+        free, theirs = max(0, lots - ahead), order.ahead - lots <= -0.5
+        if self.acts(WHOLE_LOTS, (free > 0) != theirs):
+            return free
+        return lots if theirs else 0
+
+    def join(self, order: PlainOrder, lots: int) -> None:
+        order.ahead, order.units = float(lots), lots * ONE
+
+    def print(self, side: int, ticks: int, lots: int, ns: int) -> None:
+        """`side` is the aggressor's: it meets orders of the other side, the better limit first, then the older."""
+        left = lots
+        for order in sorted(self.working.values(), key=lambda order: (-order.side * order.ticks, order.id)):
+            through = (order.ticks - ticks) * order.side
+            if order.side == side or through < 0:
+                continue
+            budget = left if self.acts(PRINT_ONCE, left < lots) else lots
+            if budget <= 0:
+                continue
+            free = budget
+            if through == 0:
+                free = self.free_lots(order, budget)
+                order.ahead, order.units = order.ahead - budget, max(0, order.units - budget * ONE)
+                order.printed += lots
+            else:
+                self.join(order, 0)
+            if free > 0:
+                part = min(free, order.left) if self.acts(IN_PARTS, free < order.left) else order.left
+                left -= part
+                self.fill(order, ns, order.ticks, part)
+
+    def advance(self, order: PlainOrder, before: int, after: int) -> None:
+        """What a new size at the order's price does to its place in the queue."""
+        if self.queue != "risk_averse":
+            gone, power, order.printed = before - after - order.printed, self.queue[1], 0
+            front, back = order.ahead, before - order.ahead
+            if gone >= 0:
+                weights = front**power, back**power
+                behind = 1.0 if sum(weights) == 0 else weights[1] / sum(weights)
+                order.ahead = front - (1 - behind) * gone + min(back - behind * gone, 0.0)
+            units, rest = order.units, max(0, before * ONE - order.units)
+            if gone > 0 and units > 0:
+                moved = gone * share_of(units, rest, int(power)) >> (SHARE_BITS - 16)
+                order.units = max(0, units - max(moved, gone * ONE - rest))
+        order.ahead, order.units = min(order.ahead, after), min(order.units, after * ONE)
+
+    def take(self, order: PlainOrder, ns: int, resting: bool) -> None:
+        """What the displayed opposite side has for an order that crosses it: at its own price for a resting one."""
+        which = 1 if order.side > 0 else 0
+        levels = sorted(self.shown[which].items(), key=lambda level: level[0] * order.side)
+        for ticks, lots in levels:
+            if resting and (order.ticks - ticks) * order.side < 0:
+                break
+            left_there = lots - self.taken[which][ticks]
+            there = left_there if self.acts(CONSUMED, left_there < min(lots, order.left)) else lots
+            part = min(there, order.left) if self.acts(IN_PARTS if resting else WALKED, lots < order.left) else order.left
+            if CONSUMED in self.rules:
+                part = min(part, there)
+            if part > 0:
+                if CONSUMED in self.rules:
+                    self.taken[which][ticks] += part
+                self.fill(order, ns, order.ticks if resting else ticks, part)
+            if order.left == 0:
+                break
+
+    def see(self, row: Row) -> None:
+        """Live through a row: its print, then its book."""
+        self.now_ns = row.event_ns
+        if row.prints:
+            self.print(*row.prints, row.event_ns)
+        if row.cleared:
+            self.known = ({}, {})
+        if not row.books:
+            return
+        before = self.known
+        self.levels, self.shown = row.levels, row.books
+        self.known = tuple(known_after(*pair, side, row.levels) for *pair, side in zip(before, row.books, (1, -1), strict=True))
+        for which in range(2):
+            for ticks in [ticks for ticks in self.taken[which] if ticks not in row.books[which]]:
+                del self.taken[which][ticks]
+        for order in sorted(self.working.values(), key=lambda order: (-order.side * order.ticks, order.id)):
+            self.take(order, row.event_ns, True)
+            if order.id not in self.working:
+                continue
+            which = 0 if order.side > 0 else 1
+            was, now = before[which].get(order.ticks, 0), self.known[which].get(order.ticks, 0)
+            saw, order.sees = order.sees, self.in_sight(order)
+            if OUT_OF_SIGHT in self.rules and not order.sees:
+                continue
+            if not saw and self.acts(OUT_OF_SIGHT, was != now and self.queue != "risk_averse"):
+                order.ahead, order.units, order.printed = min(order.ahead, now), min(order.units, now * ONE), 0
+                continue
+            if was != now:
+                self.advance(order, was, now)
+
+    def receive(self, order: PlainOrder, ns: int) -> None:
+        self.now_ns = ns
+        order.left = order.lots
+        opposite = self.shown[1 if order.side > 0 else 0]
+        touch = (min(opposite) if order.side > 0 else max(opposite)) if opposite else None
         if order.market:
-            self.fill(order, ns, opposite)
-        elif opposite is not None and (order.ticks - opposite) * order.side >= 0:
-            order.state = "expired"
-        else:
-            order.state, order.ahead = "working", self.book.sizes[0 if order.side > 0 else 1].get(order.ticks, 0)
-            self.working[order.id] = order
+            self.take(order, ns, False)
+            order.state = "filled" if order.left == 0 else "expired"
+            return
+        if touch is not None and (order.ticks - touch) * order.side >= 0:
+            if not self.acts(REPRICED):
+                order.state = "expired"
+                return
+            order.ticks = touch - order.side
+        order.sees = self.in_sight(order)
+        unknown = self.acts(OUT_OF_SIGHT, not order.sees) and not order.sees
+        self.join(order, UNKNOWN_LOTS if unknown else self.known[0 if order.side > 0 else 1].get(order.ticks, 0))
+        order.state = "working"
+        self.working[order.id] = order
+
+    def cancel(self, order: PlainOrder) -> None:
+        if self.working.pop(order.id, None):
+            order.state = "cancelled"
 
 
-def replay(rows, decide_ns, strategy, queue, entry_ns, response_ns):
-    """(fills, orders): every fill as (exchange ns, local ns, side, ticks, lots, order id), in order of time, and every `PlainOrder`.
+@dataclass(frozen=True)
+class Script:
+    """At decision t: post-only quotes of `bid_lots[t]` and `ask_lots[t]` lots (0: none), `behind` ticks behind the touch that was seen; one
+    is kept while its price is wanted, cancelled and replaced when it is not. And a market order of |take_lots[t]| lots."""
 
-    `strategy(now, book, working, position)` is asked at each decision and returns orders to send and ids to cancel, in order; `working`
-    holds its orders that it does not know to be over.
-    """
-    exchange, known = PlainExchange(queue), PlainMarket()
-    arriving: list = []  # (ns, n, order or id to cancel)
-    answers: list = []  # (ns, n, order, what has become of it)
-    orders: dict[int, PlainOrder] = {}
-    alive: dict[int, PlainOrder] = {}
-    fills, seen, happened, sent, position = [], 0, 0, 0, 0
-    for number, now in enumerate([*decide_ns, rows[-1][1] + 10**9]):
+    decide_ns: list[int]
+    behind: int
+    bid_lots: list[int]
+    ask_lots: list[int]
+    take_lots: list[int]
+
+
+def play(rows: list[Row], script: Script, queue, entry_ns: int, response_ns: int, rules: tuple[str, ...] = ()):
+    """(fills, orders, acted): fills as (exchange ns, local ns, side, ticks, lots, order id) in the order of time, every `PlainOrder`, and
+    when each rule made a difference."""
+    exchange = PlainExchange(queue, rules)
+    arriving: list = []  # (ns, n, order, whether it is a cancel)
+    answers: list = []  # (ns, n, order)
+    orders: list[PlainOrder] = []
+    live: dict[int, PlainOrder] = {}  # of each side, what the strategy takes to be working
+    asked: dict[int, int] = {}  # the price at which each quote was sent
+    over: set[int] = set()  # orders that it knows to be over
+    touch, local_ns = None, []
+    seen = happened = sent = 0
+
+    def until(now):
+        nonlocal touch, seen, happened, sent
         while True:
             times = (
-                rows[seen][1] if seen < len(rows) else None,
-                answers[0][0] if answers else None,
-                rows[happened][0] if happened < len(rows) else None,
-                arriving[0][0] if arriving else None,
-            )
+                rows[seen].recv_ns if seen < len(rows) else None, answers[0][0] if answers else None,
+                rows[happened].event_ns if happened < len(rows) else None, arriving[0][0] if arriving else None,
+            )  # fmt: skip
             due = [(at, kind) for kind, at in enumerate(times) if at is not None and at <= now]
             if not due:
-                break
+                return
             at, kind = min(due)
             if kind == 0:
-                if rows[seen][2] == CLEAR:
-                    known = PlainMarket()
-                elif rows[seen][2] != TRADE:
-                    apply(known, rows[seen])
+                books = rows[seen].books
+                touch = (max(books[0]), min(books[1])) if books else touch
                 seen += 1
             elif kind == 1:
-                _, _, order, state = heapq.heappop(answers)
-                if state != "working":
-                    alive.pop(order.id, None)
-                if state == "filled":
-                    position += order.side * order.lots
-                    fills.append((order.filled_ns, at, order.side, order.fill_ticks, order.lots, order.id))
+                over.add(heapq.heappop(answers)[2].id)
             else:
+                before, held = len(exchange.fills), list(exchange.working.values())
                 if kind == 2:
-                    changed = exchange.see(rows[happened])
+                    exchange.see(rows[happened])
                     happened += 1
                 else:
-                    _, _, what = heapq.heappop(arriving)
-                    if isinstance(what, PlainOrder):
-                        exchange.receive(what, at)
-                        changed = [what]
-                    else:
-                        changed = [exchange.working.pop(what)] if what in exchange.working else []
-                        for order in changed:
-                            order.state = "cancelled"
-                for order in changed:
-                    sent += 1
-                    heapq.heappush(answers, (at + response_ns, sent, order, order.state))
-        for what in strategy(now, known, alive, position) if number < len(decide_ns) else ():
-            sent += 1
-            if isinstance(what, PlainOrder):
-                orders[what.id] = alive[what.id] = what
-            heapq.heappush(arriving, (now + entry_ns, sent, what))
-    return sorted(fills, key=lambda fill: (fill[0], fill[5])), orders
+                    _, _, order, is_cancel = heapq.heappop(arriving)
+                    exchange.cancel(order) if is_cancel else exchange.receive(order, at)
+                    held.append(order)
+                over_now = [order for order in held if order.state not in ("working", "sent")]
+                if over_now or len(exchange.fills) > before:
+                    answer = at + response_ns
+                    received = max(answer, rows[happened - 1].recv_ns)
+                    if exchange.acts(KNOWN_WITH_ROW, bisect_left(script.decide_ns, answer) < bisect_left(script.decide_ns, received)):
+                        answer = received
+                    local_ns.extend([answer] * (len(exchange.fills) - before))
+                    for order in over_now:
+                        sent += 1
+                        heapq.heappush(answers, (answer, sent, order))
 
+    def send(side, ticks, lots, market, now):
+        nonlocal sent
+        sent += 1
+        order = PlainOrder(len(orders) + 1, side, ticks, lots, market)
+        orders.append(order)
+        heapq.heappush(arriving, (now + entry_ns, sent, order, False))
+        return order
 
-def quotes(behind: int, lots: int, limit: int):
-    """Two post-only quotes `behind` ticks behind the touch; one is replaced when the touch has moved, and left alone when it has not."""
-    live: dict[int, PlainOrder] = {}
-    count = 0
-
-    def decide(_, book, alive, position):
-        nonlocal count
-        actions = []
-        for side, sign in ((0, 1), (1, -1)):
-            wanted = book.best(side) - sign * behind
-            fits = sign * position + lots <= limit
-            held = live.get(side)
-            if held is not None and held.id not in alive:
+    for number, now in enumerate(script.decide_ns):
+        until(now)
+        for which, side, lots in ((0, 1, script.bid_lots[number]), (1, -1, script.ask_lots[number])):
+            wanted = touch[which] - side * script.behind
+            held = live.get(which)
+            if held is not None and held.id in over:
                 held = None
-            if held is not None and (not fits or held.ticks != wanted):
-                actions.append(held.id)
+            if held is not None and (not lots or asked[held.id] != wanted):
+                sent += 1
+                heapq.heappush(arriving, (now + entry_ns, sent, held, True))
                 held = None
-            if held is None and fits:
-                count += 1
-                held = PlainOrder(count, sign, wanted, lots, False)
-                actions.append(held)
-            live[side] = held
-        return actions
-
-    return decide
-
-
-def signals(values):
-    """A market order of |value| lots at each decision whose value is not 0."""
-    waiting = list(values)[::-1]
-    count = 0
-
-    def decide(*_):
-        nonlocal count
-        value = waiting.pop()
-        if value == 0:
-            return []
-        count += 1
-        return [PlainOrder(count, 1 if value > 0 else -1, 0, abs(value), True)]
-
-    return decide
+            if held is None and lots:
+                held = send(side, wanted, lots, False, now)
+                asked[held.id] = wanted
+            live[which] = held
+        if take := script.take_lots[number]:
+            send(1 if take > 0 else -1, 0, abs(take), True, now)
+    until(rows[-1].recv_ns + 10**9)
+    fills = [
+        (ns, known, order.side, ticks, lots, order.id) for (ns, order, ticks, lots), known in zip(exchange.fills, local_ns, strict=True)
+    ]
+    return sorted(fills, key=lambda fill: (fill[0], fill[5])), orders, exchange.acted

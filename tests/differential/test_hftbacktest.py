@@ -8,7 +8,7 @@ import pytest
 from tests.differential.hft_events import to_events
 from tests.differential.markets import decisions, es_hour, synthetic_day
 from tests.differential.peers import call_peer, find_peer_python
-from tests.differential.plain_exchange import quotes, replay, rows_of, signals
+from tests.differential.plain_exchange import Script, play, rows_of
 
 pytestmark = pytest.mark.differential
 
@@ -32,47 +32,70 @@ def markets(shared_data, tmp_path_factory):
     }
 
 
+def script(kind: str, decide_ns: np.ndarray) -> np.ndarray:
+    """int64[4, T] of a job: `quote` one lot on both sides all the time, `flicker` a lot a side now and then, `large` three lots a side, and
+    `take` one lot at some decisions, `sweep` up to six."""
+    random, count = np.random.default_rng(11), len(decide_ns)
+    bid, ask, take = np.zeros((3, count), np.int64)
+    if kind in ("quote", "large"):
+        bid[:] = ask[:] = 1 if kind == "quote" else 3
+    elif kind == "flicker":
+        bid[:], ask[:] = (np.repeat(random.integers(0, 2, count // 7 + 1), 7)[:count] for _ in range(2))
+    elif kind == "take":
+        take[random.random(count) < 0.02] = 1
+        take *= random.choice([-1, 1], count)
+    else:
+        take[:] = np.where(random.random(count) < 0.02, random.integers(-6, 7, count), 0)
+    return np.stack([decide_ns, bid, ask, take])
+
+
+JOBS = [
+    (market, queue, kind, behind)
+    for market in ("es", "synthetic")
+    for queue in QUEUES
+    for kind, behind in (("quote", 0), ("flicker", 1), ("large", 0), ("take", 0), ("sweep", 0))
+    if queue == "averse" or kind not in ("take", "sweep")
+]
+
+
+def name_of(job) -> str:
+    return "_".join(map(str, job))
+
+
 @pytest.fixture(scope="module")
-def played(markets, tmp_path_factory):
-    """(jobs, what hftbacktest made of them): quotes and signals on each market, in one process, because it compiles for ten seconds."""
+def theirs(markets, tmp_path_factory):
+    """What hftbacktest made of every job, in one process, because it compiles for ten seconds."""
     if find_peer_python() is None:
         pytest.skip("the peers are not installed: make differential")
     jobs, given = {}, {}
-    for market, (_, _, converted, decide_ns) in markets.items():
+    for job in JOBS:
+        market, queue, kind, behind = job
+        _, _, converted, decide_ns = markets[market]
         room = {"low_ticks": converted.low_ticks - MARGIN_TICKS, "high_ticks": converted.high_ticks + MARGIN_TICKS}
-        for queue, model in QUEUES.items():
-            for behind, lots in ((0, 1), (1, 3)):
-                terms = {"strategy": "quotes", "queue": model, "behind_ticks": behind, "lots": lots, "limit_lots": 6}
-                jobs[f"{market}_{queue}_{behind}_{lots}"] = TERMS | room | terms
-        jobs[f"{market}_signal"] = TERMS | room | {"strategy": "signal", "queue": "risk_averse"}
-        random = np.random.default_rng(11)
-        given[f"signal_{market}_signal"] = np.where(random.random(len(decide_ns)) < 0.02, random.integers(-4, 5, len(decide_ns)), 0)
-        for job in jobs:
-            if job.startswith(market):
-                given[f"events_{job}"], given[f"decide_ns_{job}"] = converted.events, decide_ns
-    made = call_peer("peer_hftbacktest.py", given | {"jobs": json.dumps(jobs)}, tmp_path_factory.mktemp("peer"))
-    return jobs, given, made
+        jobs[name_of(job)] = TERMS | room | {"queue": QUEUES[queue], "market": market, "behind_ticks": behind}
+        given[market], given[f"script_{name_of(job)}"] = converted.events, script(kind, decide_ns)
+    return call_peer("peer_hftbacktest.py", given | {"jobs": json.dumps(jobs)}, tmp_path_factory.mktemp("peer"))
 
 
-def test_its_fills_times_and_money_are_those_of_its_rules_in_plain_python(markets, played):
-    jobs, given, made = played
-    accounts, filled, expired = json.loads(str(made["accounts"])), 0, 0
-    for job, terms in jobs.items():
-        rows = rows_of(given[f"events_{job}"])
-        if terms["strategy"] == "quotes":
-            strategy = quotes(terms["behind_ticks"], terms["lots"], terms["limit_lots"])
-        else:
-            strategy = signals(given[f"signal_{job}"].tolist())
-        fills, orders = replay(rows, given[f"decide_ns_{job}"].tolist(), strategy, terms["queue"], terms["entry_ns"], terms["response_ns"])
-        theirs = made[f"fills_{job}"]
-        theirs = theirs[np.lexsort((theirs[:, 5], theirs[:, 0]))]
-        assert [list(fill) for fill in fills] == theirs[:, :6].tolist(), job
-        account = accounts[job]
+def in_order(fills: np.ndarray) -> list:
+    """(exchange ns, local ns, side, ticks, lots, order) of the peer's rows, by time."""
+    return fills[np.lexsort((fills[:, 5], fills[:, 0]))][:, :6].tolist()
+
+
+def test_its_fills_times_and_money_are_those_of_its_rules_in_plain_python(markets, theirs):
+    accounts, filled, expired = json.loads(str(theirs["accounts"])), 0, 0
+    plain_rows = {name: rows_of(tape, prints) for name, (tape, prints, _, _) in markets.items()}
+    for job in JOBS:
+        market, queue, kind, behind = job
+        decide_ns, *lots = script(kind, markets[market][3]).tolist()
+        fills, orders, _ = play(plain_rows[market], Script(decide_ns, behind, *lots), QUEUES[queue], MILLISECOND, MILLISECOND)
+        assert [list(fill) for fill in fills] == in_order(theirs[f"fills_{name_of(job)}"]), job
+        account = accounts[name_of(job)]
         assert account["position"] == sum(side * lots for _, _, side, _, lots, _ in fills)
         assert account["balance"] == -sum(side * ticks * lots for _, _, side, ticks, lots, _ in fills) * 12.5
         assert account["fee"] == FEE_USD * sum(fill[4] for fill in fills)
-        assert len(orders) == len(made[f"orders_{job}"])
+        assert len(orders) == len(theirs[f"orders_{name_of(job)}"])
         filled += len(fills)
-        expired += sum(order.state == "expired" for order in orders.values())
+        expired += sum(order.state == "expired" for order in orders)
     assert filled > 1000
     assert expired > 0, "no order arrived where it would have crossed"
