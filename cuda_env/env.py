@@ -252,11 +252,14 @@ class Env:
         for name, tensor in own.items():
             tensor.copy_(saved[name])
 
-    def reset(self, mask: torch.Tensor) -> None:
-        """Begin anew (capital, next episode) the lanes of a bool[lanes] mask, each at the row of its first episode. Log counters go on."""
+    def reset(self, mask: torch.Tensor, rows: torch.Tensor | None = None) -> None:
+        """Begin anew (capital, next episode) the lanes of a bool[lanes] mask, each at its entry of `rows` int64[lanes] (None: at the row of
+        its first episode). Log counters go on. Waits for nothing."""
         chosen = torch.zeros(self.state.shape[1], dtype=torch.bool, device=self.device)
         chosen[: self.lanes] = mask
         self.state.copy_(torch.where(chosen & ~self._kept, self._initial, self.state))
+        if rows is not None:
+            self.row.copy_(torch.where(mask, rows, self.row))
         self.state[s.EPISODE] += chosen
         self._rebase()
 

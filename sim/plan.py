@@ -35,11 +35,17 @@ def plan_replay(
         raise BadField("log.level", rule, level, is_told=False)
     stated = {name: value for name, value in tape.items() if name != "slippage_ticks" or value is not None}
     stated["market_schema"] = tape.get("market_schema") or choose_schema(store, symbol, tape["clock"])
-    if "slippage_ticks" in stated and stated["market_schema"] in RECORDS and stated["market_schema"] not in BAR_NS:
-        rule = f"is for bars alone: an order meets the spread that {stated['market_schema']} shows; leave it out"
-        raise BadField("tape.slippage_ticks", rule, stated["slippage_ticks"], is_told=False)
+    if "slippage_ticks" in stated:
+        refuse_slippage_for_books(stated["market_schema"], stated["slippage_ticks"])
     account = {name: value for name, value in env.items() if value is not None}
     return run_config(symbol, resolve(symbol, registry), stated, account, log, **rest)
+
+
+def refuse_slippage_for_books(schema: str, slippage_ticks: int) -> None:
+    """Raises BadField where a slippage is stated for a market that shows its spread."""
+    if schema in RECORDS and schema not in BAR_NS:
+        rule = f"is for bars alone: an order meets the spread that {schema} shows; leave it out"
+        raise BadField("tape.slippage_ticks", rule, slippage_ticks, is_told=False)
 
 
 def choose_schema(store: Path, symbol: str, clock: str) -> str:

@@ -82,13 +82,33 @@ def test_the_wheel_ships_the_six_packages_and_nothing_else():
     assert project["project"]["scripts"] == {"sim": "cli.main:main"}
 
 
+EXTRAS = {"sim/gymnasium_env.py": "gym", "sim/sb3_env.py": "gym", "sim/torchrl_env.py": "torchrl"}
+"""Files that need an extra: others' ecosystems, which the house itself does without."""
+
+
+def distributions(requirements: list[str]) -> set[str]:
+    return {re.split(r"[<>=\[ ]", line)[0] for line in requirements}
+
+
 def test_what_is_imported_is_declared_as_a_dependency():
     project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
-    declared = {re.split(r"[<>=\[ ]", line)[0] for line in project["dependencies"]}
-    used = {name.split(".")[0] for path in SOURCES for name in imports(path)} - {*ROOMS, ""} - set(sys.stdlib_module_names)
-    assert used <= declared, f"imported and not declared: {sorted(used - declared)}"
+    declared = distributions(project["dependencies"])
     pinned = {line.split("==")[0] for line in (REPO / "constraints.txt").read_text().splitlines() if line}
     assert declared <= pinned, f"not pinned: {sorted(declared - pinned)}"
+    for path in SOURCES:
+        name = path.relative_to(REPO).as_posix()
+        of_extra = distributions(project["optional-dependencies"][EXTRAS[name]]) if name in EXTRAS else set()
+        assert of_extra <= pinned, f"not pinned: {sorted(of_extra - pinned)}"
+        used = {module.split(".")[0] for module in imports(path)} - {*ROOMS, ""} - set(sys.stdlib_module_names)
+        foreign = {module.replace("_", "-") for module in used} - declared - of_extra
+        assert not foreign, f"{name} imports what is not declared: {sorted(foreign)}"
+
+
+def test_no_file_imports_one_that_needs_an_extra_except_for_the_same_extra():
+    needing = {name.removesuffix(".py").replace("/", "."): extra for name, extra in EXTRAS.items()}
+    for path in SOURCES:
+        wanted = {needing[module] for module in imports(path) & set(needing)}
+        assert wanted <= {EXTRAS.get(path.relative_to(REPO).as_posix())}, path
 
 
 def test_the_tool_that_the_short_tests_compare_bars_with_is_installed_with_the_development_extras():
