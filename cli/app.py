@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cli import doctor, evaluate, export, features, ingest, policy, replay, seal, sql, store, synth, train, verdict, verify, watch
+from cli import bench, doctor, evaluate, export, features, ingest, policy, replay, seal, sql, store, synth, train, verdict, verify, watch
 from cli.output import complain, say
 from lob.errors import TapeproofError, first_line
 
@@ -98,5 +98,5 @@ def house(
     """
 
 
-for module in (synth, ingest, store, replay, train, evaluate, verify, verdict, sql, watch, export, seal, policy, features, doctor):
+for module in (synth, ingest, store, replay, train, evaluate, verify, verdict, sql, watch, export, seal, policy, features, doctor, bench):
     module.register(app)
