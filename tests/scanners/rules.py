@@ -7,11 +7,13 @@ chooses), SIGNED (kernels compiled or launched lazily, types that mix badly) and
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tests.scanners.house import House, Unit, arguments, assignments, is_cuda_kernel
+from tests.scanners.house import House
 from tests.scanners.step_loop import DRAIN, HOST, KERNEL, READ_ONLY, STEP, Reached
+from tests.scanners.syntax import Unit, arguments, assignments, is_cuda_kernel
 
 
 class Finding(NamedTuple):
@@ -140,11 +142,9 @@ def frozen_names(house: House, unit: Unit) -> frozenset[str]:
     return frozenset(READ_ONLY) | _handed_tables(house).get(unit.key, frozenset())
 
 
+@functools.cache
 def _handed_tables(house: House) -> dict[str, frozenset[str]]:
     """For each function, its parameters that some caller gives a read-only table."""
-    known: dict[str, frozenset[str]] | None = getattr(house, "handed_tables", None)
-    if known is not None:
-        return known
     found: dict[str, set[str]] = {}
     units = [unit for module in house.modules.values() for unit in module.units]
     moved = True
@@ -162,8 +162,7 @@ def _handed_tables(house: House) -> dict[str, frozenset[str]]:
                     if fresh:
                         found.setdefault(callee.key, set()).update(fresh)
                         moved = True
-    house.handed_tables = {key: frozenset(names) for key, names in found.items()}  # type: ignore[attr-defined]
-    return house.handed_tables  # type: ignore[attr-defined]
+    return {key: frozenset(names) for key, names in found.items()}
 
 
 def _is_table(node: ast.expr, frozen: set[str]) -> bool:

@@ -12,7 +12,8 @@ import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tests.scanners.house import Class, House, Unit, arguments, is_cuda_kernel, is_property
+from tests.scanners.house import House
+from tests.scanners.syntax import Class, Unit, arguments, is_cpu_kernel, is_cuda_kernel, is_property
 
 STEP, HOST, DRAIN, KERNEL = "step", "host", "drain", "kernel"
 
@@ -30,12 +31,11 @@ ROOTS = {
     "cuda_env/blocks.py:BlockLog.capture": STEP,
     "policy/select.py:select": STEP,
     "policy/select.py:to_picks": STEP,
-    "policy/health_kernels.py:observe_step": HOST,  # found by name when a part is made, as syntax cannot tell
-    "policy/health_kernels.py:observe_update": HOST,
-    "policy/health_kernels.py:update_controls": HOST,
+    "policy/network.py:NetworkPolicy._think": STEP,
     "cuda_env/blocks.py:BlockLog.fetch": DRAIN,
 }
-"""Where each region begins. Every `cuda.jit` function of `cuda_env` and `policy` is a root of *kernel* beside these."""
+"""Where each region begins. Beside these every function of `cuda_env` and `policy` under `cuda.jit` is a root of *kernel*, and every one
+under `kernel_cpu` of *host*: a loop finds some of them by name, where syntax cannot follow."""
 
 HOST_PARTS = ("cuda_env/run_cpu.py:", "cuda_env/blocks_cpu.py:", "cuda_env/kernels_cpu.py:", "policy/memory.py:_CpuRunner.")
 """Beginnings of the names of the CPU's own halves, which a device's step never enters."""
@@ -72,7 +72,9 @@ def reached(house: House) -> list[Reached]:
     if missing := sorted(key for key in (*ROOTS, *OUTSIDE) if key not in units):
         raise KeyError(f"the step loop's declaration names what is not there: {', '.join(missing)}")
     waiting = [(units[key], region) for key, region in ROOTS.items()]
-    waiting += [(unit, KERNEL) for unit in units.values() if unit.file.startswith(("cuda_env/", "policy/")) and is_cuda_kernel(unit)]
+    for unit in units.values():
+        if unit.file.startswith(("cuda_env/", "policy/")):
+            waiting += [(unit, KERNEL)] * is_cuda_kernel(unit) + [(unit, HOST)] * is_cpu_kernel(unit)
     return follow(house, waiting)
 
 
