@@ -10,6 +10,7 @@ from cuda_env.diag import (
     BINS,
     CASH_SUM,
     CHUNK,
+    END_BIN,
     EQUITY_SUM,
     FEES_SUM,
     MERGED,
@@ -123,7 +124,7 @@ def count(w):
     """What `diag` counts of a chunk of lanes: one block of CHUNK threads a chunk; integers, so their order cannot matter.
 
     Amounts are summed by TELLERS threads each: added to one place by all threads at once, each would wait for all the others. So would
-    the lanes that go on running, which are nearly all: they are counted by the block's barrier.
+    the lanes that go on running, which are nearly all: they are what the others leave.
     """
     sums = cuda.shared.array(MERGED, int64)
     amounts = cuda.shared.array((AMOUNTS, PITCH), int64)
@@ -133,18 +134,16 @@ def count(w):
         sums[place] = 0
     cuda.syncthreads()
     lane = first + thread
-    runs = False
     if lane < last:
         picked, actual, gates, end = bins_of(lane, w.out)
         cuda.atomic.add(sums, picked, 1)
         cuda.atomic.add(sums, actual, 1)
         cuda.atomic.add(sums, gates, 1)
-        runs = end == RUNNING_BIN
-        if not runs:
+        if end != RUNNING_BIN:
             cuda.atomic.add(sums, end, 1)
         for which, value in enumerate(amounts_of(lane, w.params[FIRST_LANE] + lane, amount_rows(0, last, w.state))):
             amounts[which, thread] = value
-    running = cuda.syncthreads_count(runs)
+    cuda.syncthreads()
     which, teller = thread // TELLERS, thread % TELLERS
     if which < AMOUNTS:
         total = 0
@@ -152,6 +151,9 @@ def count(w):
             total += amounts[which, i]
         cuda.atomic.add(sums, BINS + which, total)
     if thread == 0:
+        running = last - first
+        for place in range(END_BIN, BINS):
+            running -= sums[place]
         sums[RUNNING_BIN] = running
     cuda.syncthreads()
     for place in range(thread, MERGED, CHUNK):
