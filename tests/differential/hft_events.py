@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lob.jit import kernel_cpu
-from lob.tape import Tape
+from lob.tape import NO_PRICE, Tape
 
 # hftbacktest 2.4: kinds, and flags for who sees an event (exchange, strategy) and for its side.
 DEPTH, TRADE, CLEAR, SNAPSHOT = 1, 2, 3, 4
@@ -35,19 +35,20 @@ class Converted(NamedTuple):
     high_ticks: int
 
 
-def to_events(tape: Tape, print_ticks: np.ndarray, first: int = 0, last: int | None = None) -> Converted:
-    """The rows [first, last) of a book tape; `print_ticks` int64[E] are the prices of its prints."""
+def to_events(tape: Tape, first: int = 0, last: int | None = None) -> Converted:
+    """The rows [first, last) of a book tape whose prints have prices."""
+    assert tape.trade_ticks is not None
     rows = slice(first, tape.events if last is None else last)
     tradable = tape.tradable[rows]
     bids, asks = tape.bid_lots[rows][tradable] > 0, tape.ask_lots[rows][tradable] > 0
     seen = np.concatenate([tape.bid_ticks[rows][tradable][bids], tape.ask_ticks[rows][tradable][asks]])
-    prints = (tape.trade_side[rows] != 0) & (tape.session[rows] >= 0)
-    seen = np.concatenate([seen, print_ticks[rows][prints]])
+    prints = (tape.trade_side[rows] != 0) & (tape.session[rows] >= 0) & (tape.trade_ticks[rows] != NO_PRICE)
+    seen = np.concatenate([seen, tape.trade_ticks[rows][prints]])
     low, high = int(seen.min()), int(seen.max())
     cleared = tape.trusted[rows] & (tape.bid_lots[rows].sum(axis=1) == 0) & (tape.ask_lots[rows].sum(axis=1) == 0)
     words = np.zeros((len(tradable) * 4 + 2 * (high - low + 1) + 64, 5), np.int64)
     books = tape.bid_ticks[rows], tape.bid_lots[rows], tape.ask_ticks[rows], tape.ask_lots[rows]
-    printed = tape.trade_side[rows], tape.trade_lots[rows], print_ticks[rows]
+    printed = tape.trade_side[rows], tape.trade_lots[rows], tape.trade_ticks[rows]
     while True:  # the number of events is known once they are made
         known = np.zeros((2, high - low + 1), np.int64)
         count, hidden = _emit(*books, tradable, cleared, prints, *printed, low, known, words)

@@ -17,25 +17,23 @@ from store.market_read import list_parts, read_columns
 ES_HOUR = "mbp10/esh4_20231225_derived.mbp-10.dbn.zst"
 
 
-def es_hour(shared_data: Path, folder: Path) -> tuple[Tape, np.ndarray]:
-    """(tape, price of each row in ticks) of two hours of ES: an hour before the opening, and one of trading."""
+def es_hour(shared_data: Path, folder: Path) -> Tape:
+    """Two hours of ES: one before the opening, and one of trading."""
     ingest(shared_data / ES_HOUR, folder / "store")
     parts = list_parts(folder / "store")
     span = min(part.start_ns for part in parts), max(part.end_ns for part in parts) + 1
-    columns = read_columns(folder / "store", "ESH4", "mbp-10", *span, (*columns_of("mbp-10"), "price"))
+    columns = read_columns(folder / "store", "ESH4", "mbp-10", *span, columns_of("mbp-10", prints=True))
     instrument = resolve("ESH4")
-    tape = tape_of(columns.arrays, columns.undefined, columns.source, columns.row, columns.sources, instrument, "mbp-10", span, 1)
-    return tape, np.asarray(columns.arrays["price"]).astype(np.int64) // instrument.tick_price_e9
+    return tape_of(columns.arrays, columns.undefined, columns.source, columns.row, columns.sources, instrument, "mbp-10", span, 1)
 
 
-def synthetic_day(rows: int, seed: int) -> tuple[Tape, np.ndarray]:
-    """(tape, price of each row in ticks) of a synthetic ES day."""
+def synthetic_day(rows: int, seed: int) -> Tape:
+    """A synthetic ES day."""
     instrument = resolve("ESH4")
     records = synthesize_day(instrument, dt.date(2024, 1, 3), rows, seed)
     held = sessions(instrument.calendar, int(records["ts_event"][0]), int(records["ts_recv"][-1]))
     columns = {name: records[name] for name in records.dtype.names}
-    tape = book_tape(columns, {}, np.zeros(rows, np.int32), np.arange(rows), ("0" * 64,), instrument, held)
-    return tape, records["price"].astype(np.int64) // instrument.tick_price_e9
+    return book_tape(columns, {}, np.zeros(rows, np.int32), np.arange(rows), ("0" * 64,), instrument, held)
 
 
 def decisions(tape: Tape, period_ns: int) -> np.ndarray:

@@ -20,7 +20,6 @@ REPRICED = "a post-only order that would cross waits a tick behind the opposite 
 IN_PARTS = "an order fills by what a print or the opposite side has for it; the peer fills it whole"
 WALKED = "a market order walks the levels, and what they do not show expires; the peer fills it whole at the best price"
 CONSUMED = "what was taken at a displayed price stays taken until the price leaves the book; the peer forgets it"
-PRINT_ONCE = "what one order got of a print is not there for the next; the peer gives it to each"
 WHOLE_LOTS = (
     "a part of a lot ahead is a lot, and the place is held in 2^-16 of one, rounded down; the peer rounds floats to the nearest lot"
 )
@@ -28,11 +27,13 @@ OUT_OF_SIGHT = (
     "behind the tenth level no queue is known: longest when an order joins there, unshared until it is seen; the peer holds the last size"
 )
 KNOWN_WITH_ROW = "a fill is known no sooner than the rows up to it are received; the peer's answers may overtake the market's data"
-OURS = (REPRICED, IN_PARTS, WALKED, CONSUMED, PRINT_ONCE, WHOLE_LOTS, OUT_OF_SIGHT, KNOWN_WITH_ROW)
+TWO_A_SIDE = "a script has room for two orders a side, and what finds none is not sent; the peer sends it"
+OURS = (TWO_A_SIDE, REPRICED, IN_PARTS, WALKED, CONSUMED, WHOLE_LOTS, OUT_OF_SIGHT, KNOWN_WITH_ROW)
 
 ONE, SHARE_BITS, ALMOST_NONE = 2**16, 20, 2**8
 """WHOLE_LOTS: a lot; bits of a share; what of a lot counts as none."""
 UNKNOWN_LOTS = 2**31
+FAR_NS = 2**62
 
 
 @dataclass
@@ -52,31 +53,33 @@ class PlainOrder:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a tape: `books` are {ticks: lots} of bids and asks where it is tradable, `prints` (aggressor, ticks, lots)."""
+    """A row of a tape: `books` are {ticks: lots} of bids and asks where it is tradable, `known` the same with the sizes last seen behind
+    its last level, `prints` (aggressor, ticks, lots)."""
 
     event_ns: int
     recv_ns: int
     prints: tuple[int, int, int] | None
     books: tuple[dict[int, int], dict[int, int]] | None
-    cleared: bool
+    known: tuple[dict[int, int], dict[int, int]]
     levels: int
 
 
-def rows_of(tape, print_ticks) -> list[Row]:
+def rows_of(tape) -> list[Row]:
     """The rows from the first tradable one on."""
     shown = [
         [{p: n for p, n in zip(prices, sizes, strict=True) if n} for prices, sizes in zip(ticks.tolist(), lots.tolist(), strict=True)]
         for ticks, lots in ((tape.bid_ticks, tape.bid_lots), (tape.ask_ticks, tape.ask_lots))
     ]
-    prints = zip(tape.trade_side.tolist(), print_ticks.tolist(), tape.trade_lots.tolist(), tape.session.tolist(), strict=True)
+    prints = zip(tape.trade_side.tolist(), tape.trade_ticks.tolist(), tape.trade_lots.tolist(), tape.session.tolist(), strict=True)
     columns = zip(tape.ts_event_ns.tolist(), tape.ts_recv_ns.tolist(), prints, *shown, tape.tradable, tape.trusted, strict=True)
-    rows = [
-        Row(
-            event_ns, recv_ns, print_[:3] if print_[0] and print_[3] >= 0 else None, (bids, asks) if tradable else None,
-            bool(trusted and not bids and not asks), tape.bid_ticks.shape[1],
-        )
-        for event_ns, recv_ns, print_, bids, asks, tradable, trusted in columns
-    ]  # fmt: skip
+    levels, known, rows = tape.bid_ticks.shape[1], ({}, {}), []
+    for event_ns, recv_ns, (side, ticks, lots, session), bids, asks, tradable, trusted in columns:
+        if trusted and not bids and not asks:
+            known = ({}, {})
+        if tradable:
+            known = known_after(known[0], bids, 1, levels), known_after(known[1], asks, -1, levels)
+        prints = (side, ticks, lots) if side and session >= 0 else None
+        rows.append(Row(event_ns, recv_ns, prints, (bids, asks) if tradable else None, known, levels))
     return rows[next(i for i, row in enumerate(rows) if row.books) :]
 
 
@@ -142,24 +145,19 @@ class PlainExchange:
 
     def print(self, side: int, ticks: int, lots: int, ns: int) -> None:
         """`side` is the aggressor's: it meets orders of the other side, the better limit first, then the older."""
-        left = lots
         for order in sorted(self.working.values(), key=lambda order: (-order.side * order.ticks, order.id)):
             through = (order.ticks - ticks) * order.side
             if order.side == side or through < 0:
                 continue
-            budget = left if self.acts(PRINT_ONCE, left < lots) else lots
-            if budget <= 0:
-                continue
-            free = budget
+            free = lots
             if through == 0:
-                free = self.free_lots(order, budget)
-                order.ahead, order.units = order.ahead - budget, max(0, order.units - budget * ONE)
+                free = self.free_lots(order, lots)
+                order.ahead, order.units = order.ahead - lots, max(0, order.units - lots * ONE)
                 order.printed += lots
             else:
                 self.join(order, 0)
             if free > 0:
                 part = min(free, order.left) if self.acts(IN_PARTS, free < order.left) else order.left
-                left -= part
                 self.fill(order, ns, order.ticks, part)
 
     def advance(self, order: PlainOrder, before: int, after: int) -> None:
@@ -201,13 +199,10 @@ class PlainExchange:
         self.now_ns = row.event_ns
         if row.prints:
             self.print(*row.prints, row.event_ns)
-        if row.cleared:
-            self.known = ({}, {})
+        before, self.known = self.known, row.known
         if not row.books:
             return
-        before = self.known
         self.levels, self.shown = row.levels, row.books
-        self.known = tuple(known_after(*pair, side, row.levels) for *pair, side in zip(before, row.books, (1, -1), strict=True))
         for which in range(2):
             for ticks in [ticks for ticks in self.taken[which] if ticks not in row.books[which]]:
                 del self.taken[which][ticks]
@@ -273,6 +268,7 @@ def play(rows: list[Row], script: Script, queue, entry_ns: int, response_ns: int
     live: dict[int, PlainOrder] = {}  # of each side, what the strategy takes to be working
     asked: dict[int, int] = {}  # the price at which each quote was sent
     over: set[int] = set()  # orders that it knows to be over
+    busy: dict[int, set[int]] = {1: set(), -1: set()}  # of each side, those that it does not
     touch, local_ns = None, []
     seen = happened = sent = 0
 
@@ -280,19 +276,21 @@ def play(rows: list[Row], script: Script, queue, entry_ns: int, response_ns: int
         nonlocal touch, seen, happened, sent
         while True:
             times = (
-                rows[seen].recv_ns if seen < len(rows) else None, answers[0][0] if answers else None,
-                rows[happened].event_ns if happened < len(rows) else None, arriving[0][0] if arriving else None,
+                rows[seen].recv_ns if seen < len(rows) else FAR_NS, answers[0][0] if answers else FAR_NS,
+                rows[happened].event_ns if happened < len(rows) else FAR_NS, arriving[0][0] if arriving else FAR_NS,
             )  # fmt: skip
-            due = [(at, kind) for kind, at in enumerate(times) if at is not None and at <= now]
-            if not due:
+            at = min(times)
+            if at > now:
                 return
-            at, kind = min(due)
+            kind = times.index(at)
             if kind == 0:
                 books = rows[seen].books
                 touch = (max(books[0]), min(books[1])) if books else touch
                 seen += 1
             elif kind == 1:
-                over.add(heapq.heappop(answers)[2].id)
+                order = heapq.heappop(answers)[2]
+                over.add(order.id)
+                busy[order.side].discard(order.id)
             else:
                 before, held = len(exchange.fills), list(exchange.working.values())
                 if kind == 2:
@@ -315,9 +313,13 @@ def play(rows: list[Row], script: Script, queue, entry_ns: int, response_ns: int
 
     def send(side, ticks, lots, market, now):
         nonlocal sent
+        full = len(busy[side]) >= 2
+        if exchange.acts(TWO_A_SIDE, full) and full:
+            return None
         sent += 1
         order = PlainOrder(len(orders) + 1, side, ticks, lots, market)
         orders.append(order)
+        busy[side].add(order.id)
         heapq.heappush(arriving, (now + entry_ns, sent, order, False))
         return order
 
@@ -334,7 +336,8 @@ def play(rows: list[Row], script: Script, queue, entry_ns: int, response_ns: int
                 held = None
             if held is None and lots:
                 held = send(side, wanted, lots, False, now)
-                asked[held.id] = wanted
+                if held is not None:
+                    asked[held.id] = wanted
             live[which] = held
         if take := script.take_lots[number]:
             send(1 if take > 0 else -1, 0, abs(take), True, now)

@@ -3,28 +3,24 @@
 import numpy as np
 import pytest
 
+from lob.tape import NO_PRICE
 from tests.differential.hft_events import BUY, CLEAR, DEPTH, SNAPSHOT, TRADE, to_events
 from tests.differential.markets import es_hour, synthetic_day
-from tests.tapes import book, hours, random_events
-
-SECOND = 10**9
+from tests.exchange_markets import random_market
 
 
 @pytest.fixture(scope="module", params=["es", "synthetic", "rough"])
 def market(request, tmp_path_factory):
-    """(tape, print prices)."""
     if request.param == "es":
         return es_hour(request.getfixturevalue("shared_data"), tmp_path_factory.mktemp("es"))
     if request.param == "synthetic":
         return synthetic_day(5000, 2)
-    span = hours((1000 * SECOND, 2000 * SECOND), (2100 * SECOND, 4000 * SECOND))
-    tape = book(random_events(np.random.default_rng(5), 4000, span, 4), span, 4)
-    return tape, np.where(tape.trade_side > 0, tape.ask_ticks[:, 0], tape.bid_ticks[:, 0]).astype(np.int64)
+    return random_market(5, 4000, 4).tape()
 
 
 def test_the_events_rebuild_every_book_that_could_be_traded_on_and_never_a_crossed_one(market):
-    tape, print_ticks = market
-    made = to_events(tape, print_ticks)
+    tape = market
+    made = to_events(tape)
     columns = (made.events[name].tolist() for name in ("ev", "px", "qty", "ival"))
     events = list(zip(*columns, strict=True))
     sizes: tuple[dict, dict] = ({}, {})
@@ -53,16 +49,16 @@ def test_the_events_rebuild_every_book_that_could_be_traded_on_and_never_a_cross
 
 
 def test_every_print_with_an_aggressor_is_one_event_at_its_own_times(market):
-    tape, print_ticks = market
+    tape = market
     first = int(np.nonzero(tape.tradable)[0][0])
-    rows = np.nonzero((tape.trade_side != 0) & (tape.session >= 0) & (np.arange(tape.events) > first))[0]
-    events = to_events(tape, print_ticks).events
+    rows = np.nonzero((tape.trade_side != 0) & (tape.session >= 0) & (tape.trade_ticks != NO_PRICE) & (np.arange(tape.events) > first))[0]
+    events = to_events(tape).events
     prints = events[(events["ev"] & 0xFF) == TRADE]
     assert len(rows) > 0
     assert np.array_equal(prints["ival"], rows)
     assert np.array_equal((prints["ev"] & BUY) > 0, tape.trade_side[rows] > 0)
     assert np.array_equal(prints["qty"], tape.trade_lots[rows])
-    assert np.array_equal(prints["px"] * 4, print_ticks[rows])
+    assert np.array_equal(prints["px"] * 4, tape.trade_ticks[rows])
     for name, times in (("exch_ts", tape.ts_event_ns), ("local_ts", tape.ts_recv_ns)):
         assert np.array_equal(events[name], times[events["ival"]])
         assert (np.diff(events[name]) >= 0).all()
