@@ -21,6 +21,10 @@ _TABLE_FUNCTIONS = {
     "parquet_metadata", "parquet_schema", "parquet_file_metadata", "duckdb_columns", "duckdb_functions", "duckdb_schemas",
     "duckdb_settings", "duckdb_tables", "duckdb_types", "duckdb_views", "pragma_table_info", "pragma_version",
 }  # fmt: skip
+OWN = "__"
+"""How the names of tables begin that only the views stand on."""
+
+_LISTING = re.compile(r"\s*(?:show(?:\s+all)?\s+tables|describe|show)\s*;?\s*", re.I)
 _EXPLAIN = re.compile(
     r"\s*explain\b(?P<analyze>\s+analyze\b)?(?P<options>\s*\(\s*(?:format|analyze)\b[^()]*\))?\s*(?P<rest>.*)", re.I | re.S
 )
@@ -36,9 +40,17 @@ def query(connection: "duckdb.DuckDBPyConnection", sql: str) -> "pa.Table":
 
     try:
         check(connection, sql)
-        return connection.sql(sql).to_arrow_table()
+        answer = connection.sql(sql).to_arrow_table()
+        return _without_own(answer) if _LISTING.fullmatch(sql) and "name" in answer.schema.names else answer
     except duckdb.Error as error:
         raise explain_error(connection, sql, str(error)) from None
+
+
+def _without_own(listed: "pa.Table") -> "pa.Table":
+    """A listing of tables without those that only the views stand on."""
+    import pyarrow as pa
+
+    return listed.filter(pa.array([not name.startswith(OWN) for name in listed.column("name").to_pylist()], pa.bool_()))
 
 
 def check(connection: "duckdb.DuckDBPyConnection", sql: str) -> None:
@@ -88,7 +100,7 @@ def _walk(node: Any) -> None:
 def existing(connection: "duckdb.DuckDBPyConnection") -> dict[str, list[str]]:
     """{view: its columns}, market views as `market.<name>`."""
     rows = connection.execute(
-        "SELECT schema_name, table_name, column_name FROM duckdb_columns() WHERE NOT internal AND NOT starts_with(table_name, '__') "
+        f"SELECT schema_name, table_name, column_name FROM duckdb_columns() WHERE NOT internal AND NOT starts_with(table_name, '{OWN}') "
         "ORDER BY schema_name, table_name, column_index"
     ).fetchall()
     views: dict[str, list[str]] = {}
@@ -128,8 +140,12 @@ def explain_error(connection: "duckdb.DuckDBPyConnection", sql: str, message: st
     return _one_line(message)
 
 
+MOST_NAMED = 60
+"""Columns that an error names; more are no help, and `describe` shows them."""
+
+
 def _columns_of(used: list[str], views: dict[str, list[str]]) -> str:
-    if len(used) > 2:
+    if len(used) > 2 or sum(len(views[name]) for name in used) > MOST_NAMED:
         return f"`describe <view>` shows the columns of {', '.join(used)}"
     return "; ".join(f"{name} has {', '.join(_written(column) for column in views[name])}" for name in used)
 

@@ -223,6 +223,15 @@ def test_every_form_of_reading_is_accepted(place, sql):
     assert ask(sql, store, runs)["rows"]
 
 
+@pytest.mark.parametrize("sql", ["show tables", "SHOW TABLES;", "show all tables", "describe"])
+def test_a_listing_of_tables_names_views_alone(place, sql):
+    store, _, _, runs, _ = place
+    answer = ask(sql, store, runs)
+    at = [column["name"] for column in answer["columns"]].index("name")
+    names = [row[at] for row in answer["rows"]]
+    assert {"turns", "runs"} <= set(names) and not [name for name in names if name.startswith("_")]
+
+
 @pytest.mark.parametrize(
     ("sql", "line"),
     [
