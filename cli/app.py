@@ -52,6 +52,7 @@ def _answered(invoke: Callable[[Any], Any], ctx: Any, as_json: bool) -> Any:
         if not _is_out_of_memory(error):
             raise
         line = f"out of memory ({first_line(error)}); take fewer --lanes, a smaller learner.capacity or a shorter window"
+        line = "; ".join([line, *getattr(error, "__notes__", ())])
         say(f"error: {line}")
         complain(line, as_json)
         raise typer.Exit(OUT_OF_MEMORY) from None

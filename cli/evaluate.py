@@ -176,13 +176,15 @@ def _baselines(head: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _leak(head: dict[str, Any]) -> str:
+    from lob.units import counted
+
     found = head["leak"]
     differing = found["observations_differing"] + found["picks_differing"]
-    said = "kept every byte" if not differing else f"CHANGED {differing:,} observations or picks: it sees the future"
+    said = "kept every byte" if not differing else f"CHANGED in {counted(differing, 'value')} seen or picked: it sees the future"
     worth = found["one_row_ahead_usd_micros"] - sum(day["mean_pnl_usd_micros"] for day in head["days"])
     trained = f"; {found['days_trained_on']} of the days WERE TRAINED ON" if found["days_trained_on"] else ""
     return (
-        f"with another future the past {said} ({found['decisions_compared']:,} decisions); "
+        f"with another future the past {said} ({counted(found['decisions_compared'], 'decision')}); "
         f"one row of look-ahead would be worth {_usd(worth)}{trained}"
     )
 

@@ -41,9 +41,10 @@ def init(
       sim replay --store S --instrument ESH4 --start 2023-12-25T23:00 --end 2023-12-26T00:00 \\
                  --clock 1s --checkpoint checkpoints/untrained --runs R
     """
+    from lob.units import counted
     from sim.policy import init_checkpoint
 
     with progress("policy init"):
         made = init_checkpoint(seed, out, health_ppm, profile)
-    text = f"{out}: {made['parameters']:,} parameters ({profile}), seed {seed}\ncontent {made['content_hash']}"
+    text = f"{out}: {counted(made['parameters'], 'parameter')} ({profile}), seed {seed}\ncontent {made['content_hash']}"
     emit(made, text, as_json)

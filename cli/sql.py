@@ -68,6 +68,8 @@ def csv_text(answer: dict[str, Any]) -> str:
 
 def table(answer: dict[str, Any]) -> str:
     """A table for reading: numbers to the right, long text cut (--json and --csv cut nothing), the number of rows below."""
+    from lob.units import counted
+
     names, rows = cells_of(answer)
     if names and names[0].startswith("explain"):
         return "\n".join(row[-1] for row in rows)
@@ -79,7 +81,7 @@ def table(answer: dict[str, Any]) -> str:
         return "  ".join(cell.rjust(width) if r else cell.ljust(width) for cell, width, r in zip(row, widths, right, strict=True)).rstrip()
 
     rule = "  ".join("-" * width for width in widths)
-    count = f"({len(rows):,} row{'' if len(rows) == 1 else 's'})"
+    count = f"({counted(len(rows), 'row')})"
     return "\n".join([line(shown[0]), rule, *map(line, shown[1:]), count])
 
 

@@ -89,10 +89,11 @@ def rm(
       sim store rm --store S --source 3f9a1c
       sim store rm --store S --file ES_1min.csv
     """
+    from lob.units import counted
     from sim.market import remove_source
 
     gone = remove_source(store, source, file)
-    what = f"{gone['rows']:,} rows of {gone['schema']} of {', '.join(gone['instruments'])}"
+    what = f"{counted(gone['rows'], 'row')} of {gone['schema']} of {', '.join(gone['instruments'])}"
     emit(gone, f"{gone['source']} (sha256 {gone['sha256']}) is out of {store}: {what}", as_json)
 
 
@@ -103,7 +104,7 @@ def _line(row: dict[str, Any]) -> tuple[str, ...]:
 
 def holes(row: dict[str, Any]) -> str:
     """`2 holes, longest 546 days between … and …; 380 sessions without rows`: what the span of an instrument does not hold."""
-    from lob.units import format_length_ns
+    from lob.units import counted, format_length_ns
 
     said = []
     if row["holes"]:
@@ -111,7 +112,7 @@ def holes(row: dict[str, Any]) -> str:
         between = f"{format_length_ns(longest['ns'])} between {longest['start']} and {longest['end']}"
         said.append(f"1 hole, {between}" if len(row["holes"]) == 1 else f"{len(row['holes'])} holes, longest {between}")
     if row["missing_sessions"]:
-        said.append(f"{row['missing_sessions']:,} session{'s' * (row['missing_sessions'] > 1)} without rows")
+        said.append(f"{counted(row['missing_sessions'], 'session')} without rows")
     return "; ".join(said) or "-"
 
 

@@ -36,7 +36,7 @@ def synth(
       sim synth --instrument ES --date 2024-03-05 --events 200000 --seed 7 --edge 1 --out es-edge.dbn.zst
     """
     from lob.jit import is_compiled
-    from lob.units import format_time_ns
+    from lob.units import counted, format_time_ns
     from sim.registry import registry_of
     from sim.synth import synth as make
 
@@ -45,5 +45,6 @@ def synth(
     with progress("synth"):
         made = make(instrument, date, events, seed, edge, out, registry_of(instruments))
     session = f"session {format_time_ns(made['start_ns'])} to {format_time_ns(made['end_ns'])}"
-    content = f"{made['records']:,} {made['schema']} records of {made['symbol']}, {made['prints']:,} prints, {made['bytes']:,} bytes"
+    counts = f"{counted(made['prints'], 'print')}, {counted(made['bytes'], 'byte')}"
+    content = f"{counted(made['records'], made['schema'] + ' record')} of {made['symbol']}, {counts}"
     emit(made, f"{out}: {content}\n{session}\nsha256 {made['sha256']}", as_json)

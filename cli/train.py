@@ -35,6 +35,13 @@ Latency = Annotated[str | None, option("From a decision to the exchange, like 1m
 Schema = Annotated[str | None, option("Market schema; default: the store's deepest book, its bars for the clock `bar`.")]
 
 
+SETTING_OPTIONS = ("loop.steps", "loop.eval_steps", "loop.device", "model.profile")
+"""Settings that have an option of their own, called as they are."""
+
+OPTION_SECTIONS = ("", "tape", "execution")
+"""Whose settings have options, where they have one."""
+
+
 def train(
     context: typer.Context,
     store: StoreOption = None,
@@ -180,14 +187,10 @@ def _plan(context: typer.Context) -> Any:
         "end_ns": time_ns("--end", given["end"]),
         "latency_ns": duration_ns("--latency", given["latency"]) if given["latency"] else None,
     }
-    for section, key, value in (
-        ("loop", "steps", given["steps"]),
-        ("loop", "eval_steps", given["eval_steps"]),
-        ("loop", "device", given["device"]),
-        ("model", "profile", given["profile"]),
-    ):
-        if value is not None:
-            stated.setdefault(section, {})[key] = value
+    for field in SETTING_OPTIONS:
+        section, _, key = field.partition(".")
+        if given[key] is not None:
+            stated.setdefault(section, {})[key] = given[key]
     rest = {name: given[name] for name in ("lanes", "seed") if given[name] is not None}
     try:
         return plan_train(
@@ -195,7 +198,9 @@ def _plan(context: typer.Context) -> Any:
             execution={"threads": given["threads"]}, **rest,
         )  # fmt: skip
     except BadField as error:
-        if given.get(CONFIG_OPTIONS.get(error.field, error.field.rpartition(".")[2])) is None:
+        section, _, key = error.field.rpartition(".")
+        is_option = section in OPTION_SECTIONS or error.field in SETTING_OPTIONS
+        if not is_option or given.get(CONFIG_OPTIONS.get(error.field, key)) is None:
             raise  # it came from the file or --set, in whose words it speaks
         raise named_as_typed(error, context.params) from None
 
@@ -215,11 +220,11 @@ def document(result: Any) -> dict[str, Any]:
 
 
 def text(result: Any) -> str:
-    from lob.units import format_usd
+    from lob.units import counted, format_usd
 
     training, total = result.summary["training"], result.summary["total_pnl_usd_micros"]
     rate = f" ({result.played / result.elapsed_s:,.0f} decisions a second, learnt from, validated and logged)" if result.played else ""
-    lines = [f"{result.run_dir}: {result.steps:,} steps x {result.lanes:,} lanes{rate}"]
+    lines = [f"{result.run_dir}: {counted(result.steps, 'step')} x {counted(result.lanes, 'lane')}{rate}"]
     if training["stopped"]:
         lines.append(f"stopped early: {training['stopped']}")
     lines += [

@@ -106,7 +106,7 @@ def line(seen: Standing) -> str:
     """One line: how far, how fast, where the time goes, dollars, loss, health."""
     from lob.units import counted
 
-    done = counted(seen.steps, "step") if seen.planned is None else f"{_done(seen)} of {seen.planned:,} steps"
+    done = counted(seen.steps, "step") if seen.planned is None else f"{_done(seen)} of {counted(seen.planned, 'step')}"
     parts = " ".join(f"{part} {_percent(share)}" for part, share in seen.shares.items() if share is not None)
     total = _shown(seen, "trading.realized_pnl_usd_micros_cum", "last")
     rate = ABSENT if seen.steps_per_s is None else f"{seen.steps_per_s:,.1f}"
@@ -139,6 +139,7 @@ def panels(seen: Standing) -> Any:
 
 def sections(seen: Standing) -> list[Section]:
     """Titles and rows of everything that is shown, the most important first."""
+    from lob.units import counted
     from sim.watch import RECENT
 
     signals = seen.groups.get("signal", {})
@@ -148,7 +149,7 @@ def sections(seen: Standing) -> list[Section]:
     healths = ({"learning health": health} if health else {}) | {name.removeprefix(COMPONENT): f for name, f in components.items()}
     return [
         (f"run {seen.run_dir.name}", _run_rows(seen)),
-        (f"speed (last {min(RECENT, seen.steps)} steps)", _speed_rows(seen)),
+        (f"speed (last {counted(min(RECENT, seen.steps), 'step')})", _speed_rows(seen)),
         ("dollars, all lanes", [(label, _shown(seen, name, which)) for label, name, which in MONEY]),
         ("picked and actual directions", _direction_rows(seen)),
         ("learning: last, mean", _figure_rows(seen.groups.get("learn", {}), "learn.*")),

@@ -20,7 +20,7 @@ from lob.errors import BadInput
 from lob.instruments import Instrument
 from lob.records import RECORDS
 from lob.schedule import parse_clock
-from lob.units import format_time_ns, format_usd
+from lob.units import counted, format_time_ns, format_usd
 
 TimeNs = Annotated[int, Field(ge=0, lt=2**62)]
 _LEVEL = re.compile(r"full|fills|trades|diag|sampled:[1-9][0-9]{0,8}")
@@ -177,7 +177,7 @@ class RunConfig(Section):
             raise ValueError("the fit range ends after the window's start, so the policy would look ahead: end it at or before the start")
         if self.phase != "train" and self.tape.windows is not None and self.lanes < len(self.tape.windows):
             raise ValueError(
-                f"{len(self.tape.windows)} windows need as many lanes at least, for each lane plays one; lanes is {self.lanes}"
+                f"{counted(len(self.tape.windows), 'window')} need as many lanes at least, for each lane plays one; lanes is {self.lanes}"
             )
         if self.phase == "train" and self.log.level not in ("trades", "diag"):
             raise ValueError(

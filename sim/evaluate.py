@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lob.errors import BadInput, NotFound
+from lob.units import counted
 from sim.replay import Progress, ReplayResult, replay
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ def evaluate(
     checkpoint = Path(config.policy.removeprefix(CHECKPOINT))
     windows = len(windows_of(config.model_dump(mode="json")))
     if config.lanes % windows:
-        raise BadInput(f"{config.lanes} lanes on {windows} windows: give each window as many, a multiple of {windows}")
+        raise BadInput(
+            f"{counted(config.lanes, 'lane')} on {counted(windows, 'window')}: give each window as many, a multiple of {windows}"
+        )
     if config.log.level.partition(":")[0] not in ("full", "sampled", "fills"):
         raise BadInput(f"log level {config.log.level}: an evaluation is there to be proved; use full, sampled:n or fills")
     about, parent = about_of(checkpoint), parent_of(checkpoint)

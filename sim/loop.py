@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lob.actions import Phase
-from lob.units import USD_MICROS, format_usd
+from lob.units import USD_MICROS, counted, format_usd
 from sim.split import Split
 from sim.tables import INFO, event_row
 
@@ -158,7 +158,7 @@ class Loop:
         if self.best is None or score > self.best[1]:
             self.best = (done, score)
         days = "validation window" if lanes == 1 else "mean of the validation windows"
-        said = f"greedy earns {format_usd(score)} a window ({days}, {int(earned.trades.sum()):,} trades)"
+        said = f"greedy earns {format_usd(score)} a window ({days}, {counted(int(earned.trades.sum()), 'trade')})"
         self._event(done - 1, INFO, "validation", said, score / USD_MICROS)
         return score
 

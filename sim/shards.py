@@ -20,6 +20,7 @@ import torch
 
 from cuda_env.diag import DIAG, MASK63
 from lob.errors import BadInput, CheckFailed
+from lob.units import counted
 from policy.shared import Shared
 from sim.peers import Peers, joined, processes
 from sim.trainer import Player, Trainer
@@ -43,7 +44,7 @@ def check_shards(shards: int, processes: int) -> None:
     """Raise BadInput where so many processes cannot share so many shards evenly."""
     if shards % processes:
         raise BadInput(
-            f"{processes} processes cannot host {shards} shard{'s' * (shards > 1)} evenly: start as many as divide loop.shards,"
+            f"{processes} processes cannot host {counted(shards, 'shard')} evenly: start as many as divide loop.shards,"
             f" or begin a run with loop.shards={processes}"
         )
 

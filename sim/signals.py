@@ -185,7 +185,7 @@ def leak(evaluation: Mapping[str, Any] | None, phase: Mapping[str, Any], days: i
         return Signal(name, KILL, told, found["days_trained_on"], 0, "days")
     if found and found["observations_differing"] + found["picks_differing"]:
         number = found["observations_differing"] + found["picks_differing"]
-        told = f"with the future replaced, {_changed(number)} of the past changed, first at decision {found['first']}"
+        told = f"with the future replaced, {counted(number, 'value')} seen or picked before it changed, first at decision {found['first']}"
         return Signal(name, KILL, told, number, 0, "decisions")
     sharpe, rest = phase["sharpe"], ""
     if sharpe is not None and days < limits.leak_fewest_days:
@@ -197,10 +197,6 @@ def leak(evaluation: Mapping[str, Any] | None, phase: Mapping[str, Any], days: i
         return Signal(name, UNKNOWN, f"nothing tried to mislead it: `sim eval` does{rest}")
     told = f"with the future replaced, {counted(found['decisions_compared'], 'decision')} of the past saw and picked the same{rest}"
     return Signal(name, PASS, told, 0, 0, "decisions")
-
-
-def _changed(number: int) -> str:
-    return f"{counted(number, 'observation')} or {'pick' if number == 1 else 'picks'}"
 
 
 def _standard_error(phase: Mapping[str, Any]) -> float:

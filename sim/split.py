@@ -13,7 +13,7 @@ from datetime import date
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from lob.errors import BadInput
-from lob.units import format_time_ns
+from lob.units import counted, format_time_ns
 
 FEWEST_DAYS = 5
 """From five days on each part gets whole days: one tests, one validates, three train."""
@@ -70,7 +70,7 @@ def split(days: Sequence[tuple[date, int, int]], config: SplitConfig) -> Split:
     train = len(windows) - validation - test
     if train < 1:
         raise BadInput(
-            f"{len(windows)} days with data less {validation} to validate and {test} to test leave none to train on: "
+            f"{counted(len(windows), 'day')} with data less {validation} to validate and {test} to test leave none to train on: "
             "ask for a longer window, or fewer split.validation_days and split.test_days"
         )
     return Split("days", tuple(windows[:train]), tuple(windows[train : train + validation]), tuple(windows[train + validation :]))

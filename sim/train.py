@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,6 +68,7 @@ def train(
 def _train(config: TrainConfig, store: Path, runs: Path, progress: Progress | None, peers: Peers, rebuild: bool) -> TrainResult | None:
     from sim.replay import new_run_dir
     from sim.tables import TRAIN_TABLES
+    from sim.verdict import FAULTS
     from store.runlog import RunLog
 
     parts = peers.in_turn(lambda: prepare(config, store, rebuild))
@@ -86,7 +89,12 @@ def _train(config: TrainConfig, store: Path, runs: Path, progress: Progress | No
         flush_seconds=config.execution.flush_ms / 1000,
         seal_behind_checkpoints=True,
     )
-    result = _finish(Loop(config, parts, trainer, log), store, progress, rebuild)
+    try:
+        result = _finish(Loop(config, parts, trainer, log), store, progress, rebuild)
+    except Exception:
+        if log.steps == 0 and not (run_dir / FAULTS).exists():
+            shutil.rmtree(run_dir)  # the same command begins it anew; a run without a step would count as a trial
+        raise
     peers.tell()  # the run has ended: the others may go
     return result
 
@@ -116,20 +124,32 @@ def resume(
     if stated.get("phase") != "train" or "asked" not in identity:
         raise BadInput(f"{run_dir}: is no run of `sim train` (phase {stated.get('phase')!r}): only those can be resumed")
     config = from_document(stated, identity["asked"], {"threads": threads})
-    store = store or Path(manifest["attributes"]["store"])
     with processes_of(config) as peers:
-        return _resume(config, run_dir, store, progress, peers, rebuild_features)
+        return _resume(config, run_dir, store, manifest, progress, peers, rebuild_features)
 
 
-def _resume(config: TrainConfig, run_dir: Path, store: Path, progress: Progress | None, peers: Peers, rebuild: bool) -> TrainResult | None:
+def _resume(
+    config: TrainConfig,
+    run_dir: Path,
+    named: Path | None,
+    manifest: Mapping[str, Any],
+    progress: Progress | None,
+    peers: Peers,
+    rebuild: bool,
+) -> TrainResult | None:
     from policy.training_state import load_state, read_standing
     from sim.checkpoints import latest, resume_log
     from sim.tables import TRAIN_TABLES
     from store.run_read import UNFINISHED, read_run
 
+    store = named or Path(manifest["attributes"]["store"])
     state = peers.tell(None if peers.rank else read_run(run_dir).state)
     if state == FINISHED:
-        return None if peers.rank else _conclude(config, store, run_dir, rebuild)
+        if peers.rank:
+            return None
+        if named is not None:
+            _check_data(run_dir, manifest, prepare(config, named, rebuild))
+        return _conclude(config, store, run_dir, rebuild)
     if state != UNFINISHED:
         raise BadInput(f"{run_dir}: the run was closed before its end ({state}): nothing can be added to it; start a new one")
     parts = peers.in_turn(lambda: prepare(config, store, rebuild))
@@ -159,6 +179,15 @@ def _resume(config: TrainConfig, run_dir: Path, store: Path, progress: Progress 
     result = _finish(loop, store, progress, rebuild)
     peers.tell()
     return result
+
+
+def _check_data(run_dir: Path, manifest: Mapping[str, Any], parts: Parts) -> None:
+    """Raise BadInput unless the parts are the data that a run was trained and validated on. Builds are not compared: nothing is trained."""
+    from store.manifest import declared_tables
+    from store.reopen import check_same
+
+    now = {**manifest["identity"], "data": parts.train.provenance, "validation_data": parts.validation.provenance}
+    check_same(run_dir, manifest, now, list(declared_tables(manifest).values()))
 
 
 def prepare(config: TrainConfig, store: Path, rebuild: bool = False) -> Parts:
@@ -232,6 +261,10 @@ def _finish(loop: Loop, store: Path, progress: Progress | None, rebuild: bool) -
     except KeyboardInterrupt:
         kept = counted(loop.log.steps, "step")
         raise KeyboardInterrupt(f"{run_dir} keeps its first {kept}; go on with `{_resume_line(run_dir)}`") from None
+    except (MemoryError, RuntimeError) as error:
+        if loop.log.steps:
+            error.add_note(f"{run_dir} keeps its first {counted(loop.log.steps, 'step')}; go on with `{_resume_line(run_dir)}`")
+        raise
     elapsed_s = time.perf_counter() - started
     return _conclude(loop.config, store, run_dir, rebuild, loop.played - before, elapsed_s, loop.parts.notes)
 

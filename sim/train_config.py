@@ -131,7 +131,8 @@ def plan_train(
     laid.setdefault("clock", "1s")
     laid["market_schema"] = laid.get("market_schema") or choose_schema(store, symbol, laid["clock"])
     log = {"level": "trades", "segment_steps": 500, **stated.get("log", {})}
-    sections = {name: _section(name, values) for name, values in _at_home(stated).items()}
+    placed, written = _at_home(stated)
+    sections = {name: _section(name, values, written) for name, values in placed.items()}
     account = dict(stated.get("env", {}))
     config = run_config(
         symbol, resolve(symbol, registry), laid, account, log, kind=TrainConfig, phase="train", policy=POLICY, **sections, **rest
@@ -140,27 +141,30 @@ def plan_train(
     return config
 
 
-def _at_home(stated: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """{section: settings} with the learner's rate, discount and the like, which people look for under `learner`, where they are declared:
-    with the controllers that move them. Raises BadField when one is stated in both places."""
+def _at_home(stated: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """({section: settings} with the learner's rate, discount and the like, which people look for under `learner`, where they are declared:
+    with the controllers that move them; {their field: as it was written}). Raises BadField when one is stated in both places."""
+    written: dict[str, str] = {}
     sections = {name: dict(stated.get(name, {})) for name in SECTIONS}
     learner, control = sections["learner"], sections["control"]
     for name in [name for name in learner if name not in LearnConfig.model_fields and name in ControlConfig.model_fields]:
         if name in control:
             raise BadField(f"learner.{name}", f"is the same setting as control.{name}: state one of them")
         control[name] = learner.pop(name)
-    return sections
+        written[f"control.{name}"] = f"learner.{name}"
+    return sections, written
 
 
-def _section(name: str, values: dict[str, Any]) -> Any:
+def _section(name: str, values: dict[str, Any], written: Mapping[str, str]) -> Any:
     for key, value in values.items():
         if isinstance(value, float) and not math.isfinite(value):
-            raise BadField(f"{name}.{key}", "must be a finite number", value, False)
+            raise BadField(written.get(f"{name}.{key}", f"{name}.{key}"), "must be a finite number", value, False)
     try:
         return SECTIONS[name].model_validate_json(json.dumps(values, default=str), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join([name, *(str(part) for part in first["loc"])])
+        field = written.get(field, field)
         if first["type"] == "extra_forbidden":
             raise BadField(field, f"there is no such setting; {name} has {', '.join(SECTIONS[name].model_fields)}") from None
         said = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")

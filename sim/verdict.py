@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lob.errors import BadInput
+from lob.units import counted
 from sim import signals as s
 from sim.evaluation import EVALUATION
 from sim.trials import run_manifests
@@ -302,7 +303,7 @@ def first_difference(chain: Sequence[Mapping[str, Any]], other: Sequence[Mapping
             if line["tables"][table]["sha256"] != its["tables"].get(table, {}).get("sha256"):
                 return f"table {table} of segment {line['k']}, steps {line['steps'][0]} to {line['steps'][1] - 1}"
     ends = [line["end"]["steps"] for line in (chain[-1], other[-1]) if "end" in line]
-    return f"it has {ends[1]} steps, this one {ends[0]}" if len(ends) == 2 and ends[0] != ends[1] else None
+    return f"it has {counted(ends[1], 'step')}, this one {ends[0]}" if len(ends) == 2 and ends[0] != ends[1] else None
 
 
 def render(found: Judgement) -> str:

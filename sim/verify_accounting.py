@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from lob.units import counted
 from sim.run_data import among, distinct, place_in
 from sim.verify_types import OK, Check, Log, failed, skipped
 
@@ -237,7 +238,7 @@ def _all_lanes(log: Log, lanes: np.ndarray) -> list[Check]:
     expected = log.terms.lanes if log.terms.level == "full" else len(lanes)
     if len(lanes) == expected:
         return []
-    return [failed("steps_lanes", f"{len(lanes)} lanes in steps, {expected} in the manifest", "steps", "lane")]
+    return [failed("steps_lanes", f"{counted(len(lanes), 'lane')} in steps, {expected} in the manifest", "steps", "lane")]
 
 
 def by_account(account: np.ndarray) -> np.ndarray:

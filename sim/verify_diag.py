@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from lob.units import counted
 from sim.verify_accounting import Grid
 from sim.verify_gates import FLAT, HOLD, PPM
 from sim.verify_types import Check, Log
@@ -30,7 +31,7 @@ def check_trades_alone(log: Log) -> list[Check]:
     fee = 2 * lots * log.terms.fee_usd_micros
     gross = (side * lots * get("exit_ticks") - get("cost_ticks")) * log.terms.tick_value_usd_micros
     said = {
-        "lots": ((lots < 1) | (lots > log.terms.max_lots), lambda i: f"{lots[i]} lots closed"),
+        "lots": ((lots < 1) | (lots > log.terms.max_lots), lambda i: f"{counted(int(lots[i]), 'lot')} closed"),
         "side": (np.abs(side) != 1, lambda i: f"side is {side[i]}"),
         "ts_exit_ns": (exit_ < entry, lambda i: f"closed at {exit_[i]}, opened at {entry[i]}"),
         "mfe_usd_micros": (best < np.maximum(gross, 0), lambda i: f"{best[i]}, and the exit alone made {gross[i]}"),

@@ -3,6 +3,7 @@
 import numpy as np
 
 from lob.actions import FillReason
+from lob.units import counted
 from sim.run_data import among, distinct, place_in
 from sim.verify_accounting import Grid
 from sim.verify_market import Market, met_in, received_in
@@ -57,7 +58,7 @@ def check_fills(log: Log, market: Market, index: np.ndarray) -> list[Check]:
             lambda i: f"row {row[i]} is no tradable book: an order cannot meet it",
         ),
         log.judge("fills_side", "fills", "side", np.abs(side) != 1, lambda i: f"side is {side[i]}"),
-        log.judge("fills_lots_positive", "fills", "lots", lots <= 0, lambda i: f"a fill of {lots[i]} lots"),
+        log.judge("fills_lots_positive", "fills", "lots", lots <= 0, lambda i: f"a fill of {counted(int(lots[i]), 'lot')}"),
         log.judge(
             "fills_price",
             "fills",
@@ -70,7 +71,7 @@ def check_fills(log: Log, market: Market, index: np.ndarray) -> list[Check]:
             "fills",
             "lots",
             found & (lots > shown),
-            lambda i: f"{lots[i]} lots from the {side_name(i)} at level {level[i]} of row {row[i]}, which shows {shown[i]}",
+            lambda i: f"{counted(int(lots[i]), 'lot')} from the {side_name(i)} at level {level[i]} of row {row[i]}, which shows {shown[i]}",
         ),
         log.equal("fills_fee", "fills", "fee_usd_micros", lots * terms.fee_usd_micros),
     ]
@@ -100,7 +101,7 @@ def _check_depth(log: Log, market: Market, index: np.ndarray, shown: np.ndarray)
             "fills",
             "lots",
             over,
-            lambda i: f"the lane takes {total[i]} lots in all from a level that shows {shown[rows[i]]}",
+            lambda i: f"the lane takes {counted(int(total[i]), 'lot')} in all from a level that shows {shown[rows[i]]}",
             rows,
         )
     ]

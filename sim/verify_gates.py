@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from lob.units import counted
 from sim.run_data import among, place_in
 from sim.verify_accounting import Grid, Walk, magnitude_bin
 from sim.verify_types import NULL, Check, Log
@@ -216,7 +217,7 @@ def check_ends(log: Log, grid: Grid) -> list[Check]:
                 "steps",
                 "position_lots",
                 open_lots.reshape(-1),
-                lambda i: f"{position.reshape(-1)[i]} lots are open after the drain",
+                lambda i: f"{counted(int(position.reshape(-1)[i]), 'lot')} open after the drain",
                 grid.order,
             )
         )

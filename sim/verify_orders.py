@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lob.units import counted
 from sim.run_data import among
 from sim.verify_accounting import Grid
 from sim.verify_fills import CROSSED, FLOOR, STEP_LIMIT, STOP, WINDOW_END
@@ -72,7 +73,7 @@ def _check_terms(log: Log, grid: Grid, sent: _Sent) -> list[Check]:
             "steps",
             "target_lots",
             need & ~has,
-            lambda i: f"{delta[i]} lots from the target, and no order for them",
+            lambda i: f"{counted(int(delta[i]), 'lot')} from the target, and no order for them",
             grid.order,
         )
     ]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lob.units import parse_duration_ns
+from lob.units import counted, parse_duration_ns
 from sim.verify_accounting import Grid
 from sim.verify_gates import CAPITAL_FLOOR, NOT_PLAYED_END
 from sim.verify_market import Market, meets
@@ -101,7 +101,7 @@ def check_schedule(log: Log, grid: Grid, market: Market) -> list[Check]:
     complete = log.run.finished or bool((grid.matrix(log, "is_drain")[-1] == 1).any() and not log.terms.is_joined)
     checks = []
     if (grid.steps != longest + 1) if complete else (grid.steps > longest + 1):
-        detail = f"{grid.steps} steps in the log, the clock {clock} gives {longest} decisions and the drain"
+        detail = f"{counted(grid.steps, 'step')} in the log, the clock {clock} gives {counted(longest, 'decision')} and the drain"
         checks.append(failed("schedule_steps", detail, "steps", "step"))
     steps = min(grid.steps, longest + 1)
     rows = np.arange(log.rows("steps"))[grid.order][: steps * len(grid.lanes)]

@@ -260,6 +260,11 @@ def test_more_memory_than_there_is_is_one_line_that_says_what_to_make_smaller(as
     assert done.stderr == f"error: {reason(done)}\n"
 
 
+def test_what_a_run_keeps_when_memory_ends_is_said_in_the_same_line():
+    done = run_python(RAISING.replace("raise {error}", "e = MemoryError(); e.add_note('R/x keeps its first 10 steps'); raise e"))
+    assert done.returncode == 2 and reason(done).endswith("a shorter window; R/x keeps its first 10 steps")
+
+
 def test_a_fault_of_ours_shows_its_traceback_and_exits_70():
     done = run_python(RAISING.format(error="ZeroDivisionError('x')"))
     assert done.returncode == 70

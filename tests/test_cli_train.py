@@ -106,6 +106,8 @@ def test_a_resumed_run_keeps_its_settings_and_options_that_could_contradict_them
         ((*WINDOW, "--runs", "X", "--clock", "7 days"), "--clock"),
         ((*WINDOW, "--runs", "X", "--set", "loop.steps=0"), "loop.steps: must be greater than or equal to 1, not 0"),
         ((*WINDOW, "--runs", "X", "--set", "learner.bach=3"), "learner.bach: there is no such setting; learner has"),
+        ((*WINDOW, "--runs", "X", "--set", "learner.lr=-1"), "learner.lr: must be greater than 0, not -1"),
+        ((*WINDOW, "--runs", "X", "--steps", "40", "--set", "learner.steps=3"), "learner.steps: there is no such setting; learner has"),
         ((*WINDOW, "--runs", "X", "--set", "tape.foo=3"), "tape.foo: there is no such setting"),
         ((*WINDOW, "--runs", "X", "--set", "model.profile=huge"), "there is no network profile 'huge'"),
         ((*WINDOW, "--runs", "X", "--profile", "huge"), "there is no network profile 'huge'"),
