@@ -176,6 +176,15 @@ def test_reset_touches_the_masked_lanes_only_and_keeps_the_log_counters():
     assert env.state[s.CURSOR, 2] == 0
 
 
+def test_a_reset_begins_the_masked_lanes_at_the_rows_that_it_is_given():
+    env = make()
+    play(env, upto=10)
+    mask = torch.arange(LANES) % 2 == 0
+    env.reset(mask, torch.arange(LANES) + 3)
+    assert env.row.tolist() == [lane + 3 if mask[lane] else 10 for lane in range(LANES)]
+    assert (env.state[s.EQUITY, :LANES][mask] == env.config.capital_usd_micros).all()
+
+
 def test_the_first_observation_after_a_reset_does_not_depend_on_the_past():
     env = make()
     first = env.observe().clone()

@@ -70,6 +70,12 @@ def test_a_rollout_is_what_the_gymnasium_form_plays_in_same_step(store):
         for lane in np.flatnonzero(ended):
             last[lane] = infos["final_obs"][lane]
         assert np.array_equal(then["observation"].numpy(), last)
+        if step + 1 < STEPS:  # what a reset shows: nothing earned, nothing decided
+            shown = rolled[:, step + 1]
+            assert np.array_equal(shown["reward_usd_micros"][:, 0].numpy(), np.where(ended, 0, infos["reward_usd_micros"]))
+            assert np.array_equal(shown["decided"][:, 0].numpy(), infos["decided"] & ~ended)
+            assert np.array_equal(shown["equity_usd_micros"][:, 0].numpy(), infos["equity_usd_micros"])
+            assert not shown["done"].any()
         ends += ended.sum()
     assert ends > 5
 
@@ -126,6 +132,17 @@ def test_equal_seeds_give_equal_trajectories_and_two_environments_share_nothing(
             assert (played.select(*alone[i].keys()) == alone[i][:, step]).all()
     assert (rollout(one, actions, 8) == alone[0]).all()
     assert not (alone[0]["observation"] == alone[1]["observation"]).all()
+
+
+def test_a_seed_holds_for_the_next_reset_and_later_ones_go_on(store):
+    env = make(store)
+    env.set_seed(8)
+    first, second = env.reset()["observation"], env.reset()["observation"]
+    assert not torch.equal(first, second)
+    env.set_seed(8)
+    assert torch.equal(env.reset()["observation"], first)
+    assert torch.equal(env.reset()["observation"], second)
+    assert torch.equal(make(store, seed=8).reset()["observation"], first)
 
 
 def test_what_was_handed_out_does_not_change_with_later_steps(store):
