@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lob.actions import EndReason
 from lob.errors import BadInput
+from lob.units import NS_PER_SECOND
 from sim.config import RunConfig, TapeConfig
 
 if TYPE_CHECKING:
@@ -126,6 +128,26 @@ def sessions_of(
         if any(begin < last and end >= first for begin, end in spans):
             days.append((datetime.date(date // 10_000, date // 100 % 100, date % 100), first, last))
     return days
+
+
+def cut_to_data(
+    store: Path, symbol: str, schema: str, days: Sequence[tuple[datetime.date, int, int]]
+) -> list[tuple[datetime.date, int, int]]:
+    """Days of `sessions_of`, each cut at whole minutes to the stretch from its first file's first row to its last file's last."""
+    from lob.records import BAR_NS
+    from store.market_read import list_parts
+
+    minute = 60 * NS_PER_SECOND
+    spans = [
+        (part.start_ns // minute * minute, -(-(part.end_ns + BAR_NS.get(schema, 1)) // minute) * minute)
+        for part in list_parts(store)
+        if part.instrument == symbol and part.schema == schema
+    ]
+    cut = []
+    for date, first, last in days:
+        held = [(begin, end) for begin, end in spans if begin < last and end > first]
+        cut.append((date, max(first, min(begin for begin, _ in held)), min(last, max(end for _, end in held))))
+    return cut
 
 
 def _normaliser(store: Path, config: RunConfig, instrument: Instrument, window: Any, brought: Normaliser | None) -> Normaliser:

@@ -21,7 +21,7 @@ from sim.evaluations import settle_evaluations
 from sim.loop import Loop, Parts, Progress
 from sim.loop_config import LoopConfig
 from sim.run_data import FINISHED, SUMMARY_FILES
-from sim.split import Window, split
+from sim.split import FEWEST_DAYS, Window, split
 from sim.train_config import ASKED, POLICY, TrainConfig, from_document
 
 if TYPE_CHECKING:
@@ -210,11 +210,13 @@ def first_update(loop: LoopConfig) -> int:
 
 
 def days_of(config: TrainConfig, store: Path) -> list[tuple[Any, int, int]]:
-    """The sessions with data inside the config's window."""
-    from sim.tape import sessions_of
+    """The sessions with data inside the config's window. So few that they are split by time are cut to where the data is: no part of the
+    split may lie where there is none."""
+    from sim.tape import cut_to_data, sessions_of
 
-    tape = config.tape
-    return sessions_of(store, config.instrument.symbol, tape.market_schema, config.instrument.instrument(), tape.start_ns, tape.end_ns)
+    tape, symbol = config.tape, config.instrument.symbol
+    days = sessions_of(store, symbol, tape.market_schema, config.instrument.instrument(), tape.start_ns, tape.end_ns)
+    return days if len(days) >= FEWEST_DAYS else cut_to_data(store, symbol, tape.market_schema, days)
 
 
 def part_config(config: TrainConfig, windows: tuple[Window, ...], fit: Window | None) -> TrainConfig:
