@@ -66,7 +66,9 @@ def days_of(actor: ProbabilisticActor, store: Path, device: str = "cpu") -> np.n
     env = MarketTorchEnv(UNSEEN_DAYS, store, actions="codes", device=device, **MARKET | UNSEEN)
     with torch.no_grad(), set_exploration_type(ExplorationType.DETERMINISTIC):
         played = env.rollout(UNSEEN["step_limit"] + 1, actor, break_when_any_done=False, break_when_all_done=True)
-    return played["next", "reward_usd_micros"].sum(dim=1)[:, 0].cpu().numpy() / USD_MICROS
+    # Not the sum of rewards: of an account that is done early, a rollout repeats the last step until all are.
+    gains = played["next", "equity_usd_micros"][:, -1, 0] - played["equity_usd_micros"][:, 0, 0]
+    return gains.cpu().numpy() / USD_MICROS
 
 
 def main(device: str = "cpu") -> None:

@@ -21,6 +21,9 @@ from lob.layout import STATE_DIM
 from sim.episode_options import MarketOptions
 from sim.episodes import BRANCHES, check_form, code_of, make_episodes
 
+LEFT_OUT = -1
+"""Code of a lane that TorchRL's `_step` leaves out of a step. A living one cannot be: it is refused as an action out of range is."""
+
 
 class MarketTorchEnv(EnvBase):
     """`lanes` accounts in one environment; batch size [lanes]. Tensors that are returned are the caller's own.
@@ -30,8 +33,8 @@ class MarketTorchEnv(EnvBase):
     `done`, `terminated`, `truncated`. The action is int64[lanes, 4], `branches`, or int64[lanes], `codes` 0..107.
 
     A lane whose episode has ended stays done, with what it saw last, and earns 0, until a reset whose `_reset` names it begins its next
-    one; `set_seed` makes the next whole reset begin every lane's first. Raises BadInput, NotFound, StaleCache; of an action out of range on
-    the CPU at once, on a GPU from `check`.
+    one; `set_seed` makes the next whole reset begin every lane's first. Living lanes step together. Raises BadInput, NotFound, StaleCache;
+    of an action out of range on the CPU at once, on a GPU from `check`.
     """
 
     def __init__(
@@ -90,8 +93,11 @@ class MarketTorchEnv(EnvBase):
         return tensordict.update(shown).update({name: torch.where(done, shown.get(name), was) for name, was in kept.items()})
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        episodes, action = self._episodes, tensordict.get("action")
-        episodes.step(action if self._coded else code_of(action))
+        episodes, action, steps = self._episodes, tensordict.get("action"), tensordict.get("_step", None)
+        codes = action if self._coded else code_of(action)
+        if steps is not None:  # a rollout until all are done leaves out those that are: they are over, and nothing is read of them
+            codes = torch.where(steps.reshape(codes.shape), codes, LEFT_OUT)
+        episodes.step(codes)
         earned = episodes.earned_usd_micros[:, None].clone()
         shown = self._shown().update({"reward_usd_micros": earned, "decided": episodes.decided[:, None].clone()})
         # In float64 first: the whole number is exact there, so that the float32 is the nearest one, on every device.

@@ -229,6 +229,10 @@ def test_gymnasiums_checker_passes_and_the_id_makes_both_forms(store):
         one = gymnasium.make(ID, store=str(store), **MARKET)
         assert isinstance(one.unwrapped, MarketEnv)
         check_env(one.unwrapped)
+        one.reset(seed=1)  # through the passive checker, which Gymnasium puts around what it makes
+        one.action_space.seed(1)
+        for _ in range(5):
+            one.step(one.action_space.sample())
         check_env(gymnasium.make(ID, store=store, actions="codes", **MARKET).unwrapped)
     assert envs.spec.id == ID
 

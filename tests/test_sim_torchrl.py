@@ -13,6 +13,9 @@ from torchrl.data import Categorical, MultiCategorical
 from torchrl.envs import RewardSum, TransformedEnv, check_env_specs
 
 from lob.errors import BadInput
+from sim.baselines import baselines
+from sim.episode_options import plan_episodes
+from sim.tape import load
 from sim.torchrl_env import MarketTorchEnv
 from tests.one_lane import script
 from tests.test_sim_gymnasium import LANES, MARKET, STEPS, TERMS, play
@@ -151,6 +154,27 @@ def test_what_was_handed_out_does_not_change_with_later_steps(store):
     kept = given.clone()
     rollout(env, script(LANES, 80, 6))
     assert (given == kept).all()
+
+
+def test_a_rollout_until_all_are_done_ends_with_what_each_account_has_made(store):
+    options = {"random_starts": False, "step_limit": None}
+    config = plan_episodes(store, lanes=4, **MARKET | TERMS | options)
+    long_full = torch.tensor([[2, 2, 0, 0]] * 4)
+    env = make(store, lanes=4, **options)
+    played = env.rollout(
+        10_000, lambda tensordict: tensordict.set("action", long_full), break_when_any_done=False, break_when_all_done=True
+    )
+    ends = played["next", "done"][:, :, 0].float().argmax(dim=1)
+    assert len(set(ends.tolist())) > 1  # some are done sooner
+    gains = played["next", "equity_usd_micros"][:, -1, 0] - played["equity_usd_micros"][:, 0, 0]
+    assert np.array_equal(gains.numpy(), baselines(load(store, config), config, ("long",))["long"].pnl_usd_micros)
+
+
+def test_living_lanes_step_together(store):
+    env = make(store, lanes=2)
+    shown = env.reset().set("action", torch.tensor([[1, 0, 0, 0]] * 2))
+    with pytest.raises(BadInput, match="lane 1: action -1 is outside"):
+        env.step(shown.set("_step", torch.tensor([True, False])))
 
 
 def test_torchrls_reward_sum_finds_each_episodes_return(store):
