@@ -12,6 +12,7 @@ from cuda_env import arrays as a
 from cuda_env import diag as g
 from cuda_env import rows as r
 from cuda_env import state as s
+from cuda_env import working as w
 from cuda_env.config import EnvConfig, check_magnitudes
 from lob.errors import BadInput
 from lob.layout import LANE, LANE_SLOTS, STATE_DIM
@@ -36,10 +37,12 @@ def _runner(world: a.World, threads: int | None):
     return CpuRunner(world, threads)
 
 
-def _enough_slots(max_lots: int, lanes: int) -> int:
+def _enough_slots(max_lots: int, lanes: int, working: bool) -> int:
     """Rows of one table that a lane can write in a step: an order's ten levels and a floor stop of `max_lots` single lots; for large
-    sizes, which no book sells lot by lot, as many as 64 thousand slots over all lanes allow, and 64 at least."""
-    return min(10 + max_lots, max(64, 2**16 // lanes))
+    sizes, which no book sells lot by lot, as many as 64 thousand slots over all lanes allow, and 64 at least.
+
+    Where orders work in the book, an older order and one that reverses it can come before the stop, each lot by lot."""
+    return min(10 + (4 if working else 1) * max_lots, max(64, 2**16 // lanes))
 
 
 class Env:
@@ -88,14 +91,15 @@ class Env:
         self.tape, self.schedule, self.lanes, self.phase, self.emit = tape, schedule, lanes, int(phase), tuple(emit)
         self.first_lane, self.restarts = first_lane, restarts
         self.config = config.resolved(tape.instrument)
+        self.working = self.config.queue_model != "none"
         mids = tape.bid_ticks[:, 0].astype(np.int64) + tape.ask_ticks[:, 0]
         mids = mids[tape.tradable]
         check_magnitudes(self.config, tape.instrument.tick_value_usd_micros, int(mids.min()), int(mids.max()))
         self.device = torch.device(device)
         self.closes, self.window = closes(tape, schedule, self.config.max_lots), window_of(schedule)
         scale = self.config.reward_scale_usd_micros
-        self.reading = r.Reading(self.phase, lanes, first_lane, tape, schedule, self.closes, self.window, scale)
-        self.world = self._allocate(features, slots or _enough_slots(self.config.max_lots, lanes), diag)
+        self.reading = r.Reading(self.phase, lanes, first_lane, tape, schedule, self.closes, self.window, scale, self.working)
+        self.world = self._allocate(features, slots or _enough_slots(self.config.max_lots, lanes, self.working), diag)
         out = self.world.out
         self.state, self.observation, self.last_observation = self.world.state, self.world.observation, self.world.last_observation
         self.row, self.played_row, self.last_row = self.state[s.CURSOR, :lanes], out.row, out.last_row
@@ -103,10 +107,10 @@ class Env:
         self.terminated, self.truncated = out.terminated.view(torch.bool), out.truncated.view(torch.bool)
         self.decided, self.closed = out.decided.view(torch.bool), out.closed.view(torch.bool)
         self._first_row = torch.from_numpy(self.window.first_row).to(self.device)
-        self._kept = torch.tensor(s.kept(), device=self.device)[:, None]
-        self._initial = torch.tensor(s.reset_values(self.config.capital_usd_micros), device=self.device)[:, None].repeat(
-            1, len(self.state[0])
-        )
+        of_orders = w.initial_values() if self.working else []
+        self._kept = torch.tensor(s.kept() + [False] * len(of_orders), device=self.device)[:, None]
+        initial = torch.tensor(s.reset_values(self.config.capital_usd_micros) + of_orders, device=self.device)
+        self._initial = initial[:, None].repeat(1, len(self.state[0]))
         self._initial[s.CURSOR, :lanes] = torch.from_numpy(self._begin_at()).to(self.device)
         self.state.copy_(self._initial)
         self._rebase()
@@ -150,8 +154,8 @@ class Env:
             closed=zeros(lanes, torch.uint8),
             steps=zeros((len(a.STEP_SLOTS), stride if "steps" in self.emit else 0)),
             counts=zeros((3, stride if {"orders", "fills", "trades"} & set(self.emit) else 0)),
-            orders=slotted("orders", len(a.ORDER_SLOTS)),
-            fills=slotted("fills", len(a.FILL_SLOTS)),
+            orders=slotted("orders", len(a.WORKING_ORDER_SLOTS if self.working else a.ORDER_SLOTS)),
+            fills=slotted("fills", len(a.WORKING_FILL_SLOTS if self.working else a.FILL_SLOTS)),
             trades=slotted("trades", len(a.TRADE_SLOTS)),
             codes=zeros((g.CODES, stride if diag else 0), torch.int16),
         )
@@ -166,15 +170,19 @@ class Env:
             cumulated=zeros(len(g.SUMMED)),
         )
         return a.World(
-            market=a.Market(*(given(array) for array in a.market_arrays(self.tape))),
+            market=a.Market(*(given(array) for array in a.market_arrays(self.tape, self.working))),
             plan=given(a.plan_array(self.tape, self.schedule, self.closes)),
-            params=given(a.params_vector(self.config, self.tape.instrument, lanes, self.first_lane, drains, chunk, self.restarts or 0)),
+            params=given(
+                a.params_vector(
+                    self.config, self.tape.instrument, lanes, self.first_lane, drains, chunk, self.restarts or 0, self.schedule.latency_ns
+                )
+            ),
             starts=a.Starts(
                 given(np.zeros(0, np.int64) if self.restarts is None else decision_rows(self.schedule)),
-                given(np.array(s.fresh_values(self.config.capital_usd_micros), np.int64)),
+                given(np.array(s.fresh_values(self.config.capital_usd_micros) + (w.initial_values() if self.working else []), np.int64)),
             ),
             features=given(features.astype(np.float32, copy=False)),
-            state=zeros((len(s.FIELDS), stride)),
+            state=zeros((len(s.FIELDS) + (w.FIELDS if self.working else 0), stride)),
             out=out,
             observation=zeros((lanes, STATE_DIM), torch.float32),
             last_observation=zeros((lanes, STATE_DIM), torch.float32),

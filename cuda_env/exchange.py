@@ -31,7 +31,7 @@ class Order(NamedTuple):
     bin: Any  # magnitude bin of the position before the order
     ts_submitted: Any
     fee: Any  # per lot, micro-dollars
-    ahead: Any  # lots that stood before it in the queue when it was accepted; 0 for one that takes
+    ahead: Any  # lots that stood before it in the queue when it was accepted; -1 for one that takes
 
 
 @scalar
@@ -46,7 +46,7 @@ def new_order(lane, side, reason, ts_submitted, params, state):
     count = state[s.ORDER_COUNT, lane]
     state[s.ORDER_COUNT, lane] = count + 1
     size_bin = magnitude_bin(state[s.POSITION, lane], params[MAX_LOTS])
-    return Order(row_id(lane, count, params), side, reason, size_bin, ts_submitted, params[FEE], 0)
+    return Order(row_id(lane, count, params), side, reason, size_bin, ts_submitted, params[FEE], -1)
 
 
 @scalar
@@ -77,6 +77,11 @@ def log_order(lane, order, ts_event, picked_kind, urgency, lots, filled, state, 
     out.orders[lane, slot, 10] = filled
     out.orders[lane, slot, 11] = order.reason
     out.orders[lane, slot, 12] = ended
+    if out.orders.shape[2] > 13:
+        out.orders[lane, slot, 13] = s.NONE_MID2
+        out.orders[lane, slot, 14] = s.NONE_MID2
+        out.orders[lane, slot, 15] = ts_event
+        out.orders[lane, slot, 16] = -1
 
 
 @scalar

@@ -1,10 +1,11 @@
 """Loops over lanes on the CPU: each kernel once for one thread and once for several, around the same scalar functions."""
 
-from cuda_env.arrays import CHUNK_LANES, FIRST_LANE, LANES, World
+from cuda_env.arrays import CHUNK_LANES, FIRST_LANE, LANES, NO_QUEUE, QUEUE_MODEL, World
 from cuda_env.diag import CASH_SUM, CHUNK, EQUITY_SUM, FEES_SUM, carry, count_chunk, merge, rebase
 from cuda_env.observe import observe_lane
 from cuda_env.state import CURSOR
 from cuda_env.step import close_lane, drain_lane, restart_lane, start_row, step_lane
+from cuda_env.step_live import live_close_lane, live_drain_lane, live_step_lane
 from lob.jit import kernel_cpu, kernel_cpu_parallel, prange, scalar
 
 # A `prange` cannot capture a tuple of tuples: the parallel kernels take a `World`'s parts and put it together inside.
@@ -23,6 +24,15 @@ def chunk_count(params):
 def chunk_range(chunk, params):
     """(first, last) lane of a chunk, last exclusive."""
     return chunk * params[CHUNK_LANES], min(params[LANES], (chunk + 1) * params[CHUNK_LANES])
+
+
+@scalar
+def _step(lane, picks, w):
+    """One step of a lane, as the queue model has it."""
+    if w.params[QUEUE_MODEL] == NO_QUEUE:
+        step_lane(lane, picks, w.market, w.plan, w.params, w.state, w.out)
+    else:
+        live_step_lane(lane, picks, w.market, w.plan, w.params, w.state, w.out)
 
 
 @kernel_cpu
@@ -54,7 +64,7 @@ def _restart_chunk(chunk, first, last, w):
 def _step_chunk(chunk, picks, w):
     first, last = chunk_range(chunk, w.params)
     for lane in range(first, last):
-        step_lane(lane, picks, w.market, w.plan, w.params, w.state, w.out)
+        _step(lane, picks, w)
     _after_chunk(chunk, first, last, w)
     if w.starts.rows.size > 0:
         _restart_chunk(chunk, first, last, w)
@@ -120,7 +130,10 @@ def drain(w):
     for chunk in range(chunks):
         first, last = chunk_range(chunk, w.params)
         for lane in range(first, last):
-            drain_lane(lane, w.market, w.plan, w.params, w.state, w.out)
+            if w.params[QUEUE_MODEL] == NO_QUEUE:
+                drain_lane(lane, w.market, w.plan, w.params, w.state, w.out)
+            else:
+                live_drain_lane(lane, w.market, w.plan, w.params, w.state, w.out)
         _after_chunk(chunk, first, last, w)
     return _close(chunks, False, w)
 
@@ -132,7 +145,10 @@ def close_all(w):
     for chunk in range(chunks):
         first, last = chunk_range(chunk, w.params)
         for lane in range(first, last):
-            close_lane(lane, w.market, w.plan, w.params, w.state, w.out)
+            if w.params[QUEUE_MODEL] == NO_QUEUE:
+                close_lane(lane, w.market, w.plan, w.params, w.state, w.out)
+            else:
+                live_close_lane(lane, w.market, w.plan, w.params, w.state, w.out)
         _after_chunk(chunk, first, last, w)
     return _close(chunks, False, w)
 
@@ -153,7 +169,7 @@ def _run_chunk(chunk, actions, picks, observe, w):
             if observe:
                 observe_lane(lane, w.features, w.plan, w.params, w.state, w.observation[lane])
             picks.action[lane] = actions[step, lane]
-            step_lane(lane, picks, w.market, w.plan, w.params, w.state, w.out)
+            _step(lane, picks, w)
             if w.starts.rows.size > 0:
                 restart_lane(lane, w.params, w.starts, w.state)
 

@@ -5,8 +5,33 @@ wanted. Kernels compile when they are specialised.
 import lob.jit
 from cuda_env.arrays import LANES
 from cuda_env.quotes import quote
+from cuda_env.step_live import live_close_lane, live_drain_lane, live_step_lane
 
 cuda = lob.jit.cuda()
+
+
+@cuda.jit
+def step(picks, w):
+    """One step: one thread a lane, at least `lanes` threads."""
+    lane = cuda.grid(1)
+    if lane < w.params[LANES]:
+        live_step_lane(lane, picks, w.market, w.plan, w.params, w.state, w.out)
+
+
+@cuda.jit
+def drain(w):
+    """The drain: one thread a lane."""
+    lane = cuda.grid(1)
+    if lane < w.params[LANES]:
+        live_drain_lane(lane, w.market, w.plan, w.params, w.state, w.out)
+
+
+@cuda.jit
+def close_all(w):
+    """The drain of all lanes where they stand: one thread a lane."""
+    lane = cuda.grid(1)
+    if lane < w.params[LANES]:
+        live_close_lane(lane, w.market, w.plan, w.params, w.state, w.out)
 
 
 @cuda.jit

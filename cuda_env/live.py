@@ -136,8 +136,8 @@ def meet(lane, slot, event, ts, printed, market, params, state, out):
         if size_bin < 0:
             size_bin = magnitude_bin(state[s.POSITION, lane], params[a.MAX_LOTS])
             state[w.at(slot, w.BIN), lane] = size_bin
-        submitted, ahead = state[w.at(slot, w.SUBMITTED), lane], max(0, state[w.at(slot, w.JOINED), lane])
-        order = Order(state[w.at(slot, w.ID), lane], side, reason, size_bin, submitted, fee, ahead)
+        submitted, joined = state[w.at(slot, w.SUBMITTED), lane], state[w.at(slot, w.JOINED), lane]
+        order = Order(state[w.at(slot, w.ID), lane], side, reason, size_bin, submitted, fee, joined)
         book_fill(lane, order, lots, ticks, event, level, ts, params, state, out)
         left -= lots
         state[w.at(slot, w.LEFT), lane] = left

@@ -6,7 +6,7 @@ import numpy as np
 
 from cuda_env import arrays as a
 from cuda_env.state import NONE_MID2
-from cuda_env.tables import FILLS, ORDERS, STEPS, TRADES
+from cuda_env.tables import FILLS, ORDERS, STEPS, TRADES, WORKING_FILLS, WORKING_ORDERS
 from lob.actions import NOT_PLAYED
 from lob.tables import Table
 from lob.tape import Schedule, Tape
@@ -30,6 +30,7 @@ class Reading(NamedTuple):
     closes: Closes
     window: WindowOf
     reward_scale_usd_micros: int
+    working: bool = False  # orders work in the book
 
 
 def times_of(row: np.ndarray, closed: np.ndarray, reading: Reading) -> tuple[np.ndarray, np.ndarray]:
@@ -43,7 +44,7 @@ def step_rows(steps: np.ndarray, reading: Reading) -> dict[str, np.ndarray]:
     """`steps` of int64[len(STEP_SLOTS), T * lanes], step by step, lane by lane. Whitening and shaping are the learner's: until it
     overwrites them they equal scaled and raw.
     """
-    _, lanes, _, tape, schedule, closes, window, reward_scale_usd_micros = reading
+    _, lanes, _, tape, schedule, closes, window, reward_scale_usd_micros, _ = reading
     values = dict(zip(a.STEP_SLOTS, steps, strict=True))
     row, drained = values["cursor"], values["is_drain"] != 0
     last = window.last_row[row]
@@ -86,14 +87,26 @@ PACKED = {
 }
 """Tables of any number of rows a step: declaration, what kernels store of a row, and their row of `Out.counts`."""
 
+_WORKING = {"orders": (WORKING_ORDERS, a.WORKING_ORDER_SLOTS), "fills": (WORKING_FILLS, a.WORKING_FILL_SLOTS)}
+
+
+def _price(ticks: np.ndarray) -> np.ndarray:
+    """Limits, masked where an order had none."""
+    return np.ma.masked_array(ticks, mask=ticks == NONE_MID2, fill_value=0)
+
 
 def packed_rows(table: str, stored: np.ndarray, reading: Reading) -> dict[str, np.ndarray]:
     """Rows of `orders`, `fills` or `trades`, from `packed`."""
-    declared, slots, _ = PACKED[table]
+    declared, slots = _WORKING[table] if reading.working and table in _WORKING else PACKED[table][:2]
     values = dict(zip((*slots, "lane"), stored.T, strict=True))
     values["phase"] = np.full(len(stored), reading.phase)
     values["lane"] = reading.first_lane + values["lane"]
-    if table == "orders":
+    if table == "orders" and reading.working:
+        values |= {name: _price(values[name]) for name in ("limit_ticks", "asked_ticks")}
+        # Orders are stored as they end: one that waits in a halt may end behind a younger one.
+        by_id = np.lexsort((values["order_id"], values["lane"], values["step"]))
+        values = {name: array[by_id] for name, array in values.items()}
+    elif table == "orders":
         values["limit_ticks"] = np.ma.masked_array(np.zeros(len(stored), np.int64), mask=True)  # every order is a market order so far
     elif table == "fills":
         values["market_source"] = reading.tape.source[values["market_event"]]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from cuda_env import kernels_cuda as k
-from cuda_env.arrays import LANES, Out, World
+from cuda_env.arrays import LANES, NO_QUEUE, QUEUE_MODEL, Out, World
 from cuda_env.diag import CHUNK
 from cuda_env.run_cpu import as_numpy
 from lob.jit import cuda
@@ -41,9 +41,15 @@ class CudaRunner:
             w, picks = as_device(world), as_device(self.picks)
             per_lane, per_warp = -(-lanes // k.THREADS), -(-lanes * k.WARP // k.THREADS)
 
-            self._step = self.launcher(k.step, per_lane, picks, w)
-            self._drain = self.launcher(k.drain, per_lane, w)
-            self._close_all = self.launcher(k.close_all, per_lane, w)
+            # Kernels of their own: orders in the book take registers that a lane of market orders should not pay for.
+            step, drain, close_all = (k.step, k.drain, k.close_all)
+            if int(world.params[QUEUE_MODEL]) != NO_QUEUE:
+                from cuda_env import kernels_live_cuda as live
+
+                step, drain, close_all = live.step, live.drain, live.close_all
+            self._step = self.launcher(step, per_lane, picks, w)
+            self._drain = self.launcher(drain, per_lane, w)
+            self._close_all = self.launcher(close_all, per_lane, w)
             self._restart = self.launcher(k.restart, per_lane, w)
             self._observe = self.launcher(k.observe, -(-lanes // k.OBSERVED), w, threads=k.OBSERVERS)
             self._keep_last = self.launcher(k.keep_last, per_warp, w)

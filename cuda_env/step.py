@@ -262,18 +262,31 @@ def skip_dead(lane, row, is_drain, state, out):
 
 
 @scalar
+def is_over(lane, state, out):
+    """Whether a lane that is to be closed is dead or past its end already; if so, its step is none."""
+    if state[s.STATUS, lane] == s.LIVING:
+        return False
+    skip_dead(lane, state[s.CURSOR, lane], 0 if state[s.STATUS, lane] == s.DRAINED else 1, state, out)
+    state[s.CLOCK, lane] += 1
+    state[s.STATUS, lane] = s.DRAINED
+    return True
+
+
+@scalar
 def close_lane(lane, market, plan, params, state, out):
     """Close what is open where the lane stands: at the drain of its window, or before it at the next row that is deep enough. Nothing is
     decided, and no gate acts; a lane that had breached ends by the floor. One that is past its end stays there."""
-    row = state[s.CURSOR, lane]
-    if state[s.STATUS, lane] != s.LIVING:
-        skip_dead(lane, row, 0 if state[s.STATUS, lane] == s.DRAINED else 1, state, out)
-        state[s.CLOCK, lane] += 1
-        state[s.STATUS, lane] = s.DRAINED
+    if is_over(lane, state, out):
         return
-    begin(lane, row, out)
+    begin(lane, state[s.CURSOR, lane], out)
+    close_open(lane, account(lane, state), market, plan, params, state, out)
+
+
+@scalar
+def close_open(lane, before, market, plan, params, state, out):
+    """The close itself; `before` is the account at the beginning of its step."""
+    row = state[s.CURSOR, lane]
     out.closed[lane] = 1
-    before = account(lane, state)
     position = state[s.POSITION, lane]
     if position != 0:
         event = plan[row, a.CLOSE_EVENT]
@@ -299,6 +312,25 @@ def close_lane(lane, market, plan, params, state, out):
 
 
 @scalar
+def pick_of(lane, picks):
+    """(action, conviction, health, variance scale) of a lane."""
+    return picks.action[lane], picks.conviction_ppm[lane], picks.health_ppm[lane], picks.variance_scale_ppm[lane]
+
+
+@scalar
+def is_possible(lane, pick, out):
+    """Whether a pick is in range; if not, the lane has its fault."""
+    action, conviction, health, variance_scale = pick
+    if action < 0 or action >= ACTIONS:
+        out.fault[lane] = a.FAULT_ACTION
+        return False
+    if min(conviction, min(health, variance_scale)) < 0 or max(conviction, max(health, variance_scale)) > PPM:
+        out.fault[lane] = a.FAULT_INPUT
+        return False
+    return True
+
+
+@scalar
 def step_lane(lane, picks, market, plan, params, state, out):
     """One decision of one lane (docs/step.md), or its drain where windows end by themselves. A fault leaves the lane as it was, with its
     code in `out.fault`."""
@@ -313,28 +345,29 @@ def step_lane(lane, picks, market, plan, params, state, out):
         skip_dead(lane, row, 0, state, out)
         finish(lane, row, plan, state)
         return
-    action = picks.action[lane]
-    conviction, health, variance_scale = picks.conviction_ppm[lane], picks.health_ppm[lane], picks.variance_scale_ppm[lane]
-    if action < 0 or action >= ACTIONS:
-        out.fault[lane] = a.FAULT_ACTION
-        return
-    if min(conviction, min(health, variance_scale)) < 0 or max(conviction, max(health, variance_scale)) > PPM:
-        out.fault[lane] = a.FAULT_INPUT
+    pick = pick_of(lane, picks)
+    if not is_possible(lane, pick, out):
         return
     begin(lane, row, out)
     out.decided[lane] = 1
     before = account(lane, state)
     kelly = state[s.KELLY, lane]
-    branches = decode_action(action)
-    _, _, order_kind, urgency = branches
+    _, _, order_kind, urgency = decode_action(pick[0])
 
-    gates = gate(lane, action, conviction, health, variance_scale, plan[row, a.MARK_MID2], params, state)
+    gates = gate(lane, pick[0], pick[1], pick[2], pick[3], plan[row, a.MARK_MID2], params, state)
     after = execute(lane, gates, order_kind, urgency, row, market, plan, params, state, out)
     meet_floor(lane, after, row, market, plan, params, state, out)
     worth = mark(lane, plan[row + 1, a.MARK_MID2], params, state)
     if state[s.EQUITY, lane] <= params[a.FLOOR]:
         state[s.BREACHED, lane] = 1
+    conclude(lane, row, pick, gates, kelly, 0, before, worth, plan, params, state, out)
 
+
+@scalar
+def conclude(lane, row, pick, gates, kelly, actual_order, before, worth, plan, params, state, out):
+    """The end of a step that was played: how the episode stands, the reward, what the log says of it; then the clocks move on."""
+    action, _, _, variance_scale = pick
+    branches = decode_action(action)
     position = state[s.POSITION, lane]
     breached = state[s.BREACHED, lane]
     reason = SESSION_CLOSE if plan[row, a.CLOSES] != 0 else RUNNING
@@ -346,10 +379,9 @@ def step_lane(lane, picks, market, plan, params, state, out):
     state[s.LAST_DIRECTION, lane] = 1 if direction == LONG else (-1 if direction == SHORT else 0)
     out.reward[lane] = state[s.EQUITY, lane] - before[1]
     set_end(lane, reason, out)
-    actual = encode_action(direction, magnitude, 0, urgency)
+    actual = encode_action(direction, magnitude, actual_order, branches[3])
     if out.codes.shape[1] > 0:
         write_codes(lane, action, actual, gate_code(branches[0], gates, variance_scale, breached), out)
-    pick = (action, conviction, health, variance_scale)
     log_step(lane, pick, gates, kelly, breached, actual, row, before, worth, reason, 0, state, out)
     finish(lane, row, plan, state)
 

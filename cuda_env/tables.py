@@ -148,9 +148,7 @@ TRADES = Table(
 
 TABLES = (STEPS, ORDERS, FILLS, TRADES)
 
-_QUEUE_AHEAD = Column(
-    "queue_ahead_lots", "int32", "lots", "displayed before it when it was accepted; 0: it took, -1: it never joined a queue"
-)
+_QUEUE_AHEAD = Column("queue_ahead_lots", "int32", "lots", "lots before its order when the book accepted it; -1: it never joined a queue")
 
 WORKING_ORDERS = replace(
     ORDERS,

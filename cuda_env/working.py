@@ -207,12 +207,13 @@ def shown_at(side, limit, event, market):
             lots, ticks = market.bid_lots[event, level], market.bid_ticks[event, level]
         else:
             lots, ticks = market.ask_lots[event, level], market.ask_ticks[event, level]
-        full = lots > 0
-        if full:
+        if lots > 0:
             if ticks == limit:
                 return lots
             if (ticks - limit) * side < 0:
                 return 0
+        else:
+            full = False
     return UNSEEN if full else 0
 
 

@@ -49,7 +49,7 @@ def with_another_future(columns: MarketColumns, schema: str, tick_price_e9: int,
     shift = np.where(future, (SHIFT_TICKS[0] + np.arange(len(future)) % SHIFT_TICKS[1]) * tick_price_e9, 0)
     changed = dict(columns.arrays)
     for name, values in columns.arrays.items():
-        if "_px_" in name or name in ("open", "high", "low", "close"):
+        if "_px_" in name or name in ("open", "high", "low", "close", "price"):
             changed[name] = values + shift.astype(values.dtype)
         elif "_sz_" in name or name in ("size", "volume"):
             changed[name] = values + (future * MORE_LOTS).astype(values.dtype)
@@ -112,7 +112,13 @@ def _both(
     window = Window(
         settings.clock, start_ns, end_ns, settings.latency_ns, config.env.max_lots, settings.step_limit, settings.slippage_ticks
     )  # fmt: skip
-    read = read_columns(store, config.instrument.symbol, schema, *read_range(instrument, start_ns, end_ns), columns_of(schema))
+    read = read_columns(
+        store,
+        config.instrument.symbol,
+        schema,
+        *read_range(instrument, start_ns, end_ns),
+        columns_of(schema, config.env.queue_model != "none"),
+    )
     made = [
         prepare(arrays, read.undefined, read.source, read.row, read.sources, instrument, schema, window)
         for arrays in (read.arrays, with_another_future(read, schema, instrument.tick_price_e9, known_ns))

@@ -79,7 +79,7 @@ def replay(
     from sim.run_data import SUMMARY_FILES
     from sim.run_data import load as load_log
     from sim.summary import summarize
-    from sim.tables import RUN_TABLES, emitted
+    from sim.tables import emitted, run_tables
     from sim.tape import load
     from store.run_read import read_run
     from store.runlog import RunLog
@@ -102,7 +102,7 @@ def replay(
         run_dir,
         identity=identity,
         attributes={"store": str(store), "policy": config.policy},
-        tables=RUN_TABLES,
+        tables=run_tables(config.env.queue_model),
         level=config.log.level,
         segment_steps=config.log.segment_steps,
         flush_rows=config.execution.flush_rows,

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from cuda_env import diag as env_diag
 from cuda_env.tables import TABLES as ENV_TABLES
+from cuda_env.tables import tables_of
 from lob.actions import Phase, names
 from lob.tables import LEVELS, Column, Table
 from policy import tables as policy_tables
@@ -87,6 +88,11 @@ RUN_TABLES = (DIAG, *ENV_TABLES, EVENTS, TIMING, ATTEMPTS)
 
 TRAIN_TABLES = (TRAIN_DIAG, *RUN_TABLES[1:])
 """Every table of a training run."""
+
+
+def run_tables(queue_model: str, is_training: bool = False) -> tuple[Table, ...]:
+    """Every table of a run under a queue model: `RUN_TABLES` or `TRAIN_TABLES`, with what orders in the book add to theirs."""
+    return (TRAIN_DIAG if is_training else DIAG, *tables_of(queue_model), *RUN_TABLES[1 + len(ENV_TABLES) :])
 
 
 def event_row(

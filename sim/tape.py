@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lob.actions import EndReason
 from lob.errors import BadInput
 from lob.units import NS_PER_SECOND
-from sim.config import RunConfig, TapeConfig
+from sim.config import RunConfig
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,7 +92,7 @@ def load(store: Path, config: RunConfig, rebuild: bool = False, normaliser: Norm
     if normaliser.fell_back:
         notes.append(f"the normaliser's fitted scale of {', '.join(normaliser.fell_back)} is out of bounds: the declared one is used")
     origin = {"data_hash": columns.data_hash, "read_start_ns": span[0], "read_end_ns": span[1]}
-    return Loaded(tape, plan, features, normaliser, provenance_of(tape, normaliser, features, settings, origin), tuple(notes))
+    return Loaded(tape, plan, features, normaliser, provenance_of(tape, normaliser, features, config, origin), tuple(notes))
 
 
 def read(store: Path, config: RunConfig, span: tuple[int, int]) -> MarketColumns:
@@ -101,7 +101,7 @@ def read(store: Path, config: RunConfig, span: tuple[int, int]) -> MarketColumns
     from store.market_read import read_columns
 
     schema = config.tape.market_schema
-    return read_columns(store, config.instrument.symbol, schema, *span, columns_of(schema))
+    return read_columns(store, config.instrument.symbol, schema, *span, columns_of(schema, config.env.queue_model != "none"))
 
 
 def goes_on(parts: list[Part], config: RunConfig, end_ns: int) -> bool:
@@ -206,20 +206,21 @@ def feature_parameters(config: RunConfig, data_hash: str, normaliser: str) -> di
     }
 
 
-def provenance_of(tape: Tape, normaliser: Normaliser, features: np.ndarray, settings: TapeConfig, origin: dict[str, Any]) -> dict[str, Any]:
+def provenance_of(tape: Tape, normaliser: Normaliser, features: np.ndarray, config: RunConfig, origin: dict[str, Any]) -> dict[str, Any]:
     """The manifest's `data`: JSON values that depend on content alone. `origin` says what was read."""
     from lob.features import absent_slots
     from lob.prepare import columns_of
     from store.feature_cache import features_hash, schema_hash
 
+    schema = config.tape.market_schema
     return origin | {
         "sources": list(tape.sources),
-        "columns": list(columns_of(settings.market_schema)),
+        "columns": list(columns_of(schema, config.env.queue_model != "none")),
         "events": tape.events,
         "barred": dict(sorted(tape.barred.items())),
         "noted": dict(sorted(tape.noted.items())),
         "schema_hash": schema_hash(),
         "features_hash": features_hash(features),
         "normaliser": {"label": normaliser.label, "fingerprint": normaliser.fingerprint, "fell_back": list(normaliser.fell_back)},
-        "absent_slots": list(absent_slots(settings.market_schema)),
+        "absent_slots": list(absent_slots(schema)),
     }

@@ -84,7 +84,7 @@ def load_windows(store: Path, config: RunConfig, rebuild: bool, brought: Normali
         notes.append(f"the normaliser's fitted scale of {', '.join(normaliser.fell_back)} is out of bounds: the declared one is used")
     said = [[*one.span, one.data_hash] for one in reads]
     origin = {"data_hash": joint_hash(said), "read_start_ns": reads[0].span[0], "read_end_ns": reads[-1].span[1], "reads": said}
-    return Loaded(tape, plan, features, normaliser, provenance_of(tape, normaliser, features, settings, origin), tuple(notes))
+    return Loaded(tape, plan, features, normaliser, provenance_of(tape, normaliser, features, config, origin), tuple(notes))
 
 
 def _read_all(store: Path, config: RunConfig, windows: Sequence[Window], step_limit: int | None, rebuild: bool) -> Iterator[Read]:

@@ -67,7 +67,7 @@ def train(
 
 def _train(config: TrainConfig, store: Path, runs: Path, progress: Progress | None, peers: Peers, rebuild: bool) -> TrainResult | None:
     from sim.replay import new_run_dir
-    from sim.tables import TRAIN_TABLES
+    from sim.tables import run_tables
     from sim.verdict import FAULTS
     from store.runlog import RunLog
 
@@ -82,7 +82,7 @@ def _train(config: TrainConfig, store: Path, runs: Path, progress: Progress | No
         run_dir,
         identity=identity,
         attributes={"store": str(store.resolve()), "policy": config.policy},
-        tables=TRAIN_TABLES,
+        tables=run_tables(config.env.queue_model, is_training=True),
         level=config.log.level,
         segment_steps=config.log.segment_steps,
         flush_rows=config.execution.flush_rows,
@@ -139,7 +139,7 @@ def _resume(
 ) -> TrainResult | None:
     from policy.training_state import load_state, read_standing
     from sim.checkpoints import latest, resume_log
-    from sim.tables import TRAIN_TABLES
+    from sim.tables import run_tables
     from store.run_read import UNFINISHED, read_run
 
     store = named or Path(manifest["attributes"]["store"])
@@ -163,7 +163,7 @@ def _resume(
         run_dir,
         standing,
         train_identity(config, parts),
-        TRAIN_TABLES,
+        run_tables(config.env.queue_model, is_training=True),
         config.loop.keep_checkpoints,
         flush_rows=config.execution.flush_rows,
         flush_seconds=config.execution.flush_ms / 1000,

@@ -20,7 +20,7 @@ import numpy as np
 from cuda_env.config import EnvConfig
 from lob.actions import EndReason, Phase
 from lob.instruments import Instrument
-from tests.market_maker import ES, features, random_tape, second_ticks, session_windows, slow_schedule
+from tests.market_maker import ES, features, random_tape, second_ticks, session_windows, slow_schedule, with_prints
 
 CRUDE = Instrument("CL", Fraction(1, 100), Fraction(1000), 2_370_000, 6_000_000_000, "cme_globex")
 MICRO = Instrument("MES", Fraction(1, 4), Fraction(5), 620_001, 1_790_000_001, "cme_globex")
@@ -30,7 +30,7 @@ class Case(NamedTuple):
     """One market, one configuration, a few lanes of random picks."""
 
     seed: int
-    config: dict[str, int]
+    config: dict[str, Any]
     instrument: Instrument = ES
     volatility: float = 2.0
     depth: int = 6
@@ -64,6 +64,22 @@ WINDOWED = (
 )
 """Sessions that are windows: with restarts, and as an evaluation plays them."""
 EVERY = CASES + WINDOWED
+LIVE = (
+    Case(11, {"queue_model": "risk_averse", "max_lots": 4, "trail_ticks": 6, "maker_fee_usd_micros": -300_000}, volatility=0.6, events=240),
+    Case(
+        12,
+        {"queue_model": "power", "max_lots": 6, "trail_ticks": 12, "entry_latency_ns": (0, 10**6, 10**9), "ack_latency_ns": (0, 10**8),
+         **TIGHT},
+        volatility=1.0,
+        depth=4,
+    ),
+    Case(13, {"queue_model": "proportional", "max_lots": 3, "cancel_latency_ns": 2 * 10**9, "plan_lock_steps": 2} | TIGHT, volatility=1.5,
+         sessions=3, steps=90, restarts=77, first_lane=2),
+    Case(14, {"queue_model": "power", "queue_power": 2, "max_lots": 40, "floor_usd_micros": 90_000_000_000, "margin_usd_micros": 10**8,
+              "cross_after_ppm": 200_000}, depth=3, sessions=1, volatility=0.4),
+)  # fmt: skip
+"""Cases whose orders work in the book."""
+NUMBERED = EVERY + LIVE
 
 
 def make_env(case: Case, device: str = "cpu", **options: Any):
@@ -71,6 +87,8 @@ def make_env(case: Case, device: str = "cpu", **options: Any):
     from cuda_env.env import Env
 
     tape = random_tape(case.seed, case.events, case.sessions, case.volatility, case.depth, instrument=case.instrument)
+    if "queue_model" in case.config:
+        tape = with_prints(tape, case.seed)
     config = EnvConfig(**case.config)
     if case.steps:
         reasons = (EndReason.WINDOW_END, EndReason.TAPE_END, EndReason.STEP_LIMIT)
@@ -188,6 +206,11 @@ class Simulated:
 
         assert os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
         self.k, self.lanes = kernels_cuda, env.lanes
+        self.steps = kernels_cuda
+        if env.working:
+            from cuda_env import kernels_live_cuda
+
+            self.steps = kernels_live_cuda
         self.grids = each(env.world, lambda tensor: Grid(tensor.numpy()))
 
     def _launch(self, kernel, threads: int, *arguments: Any, block: int | None = None) -> None:
@@ -205,7 +228,7 @@ class Simulated:
     def step(self, inputs: np.ndarray) -> None:
         from lob.picks import Picks
 
-        self._launch(self.k.step, self.lanes, Picks(*(Grid(row) for row in inputs)))
+        self._launch(self.steps.step, self.lanes, Picks(*(Grid(row) for row in inputs)))
         self._after()
         if self.grids.starts.rows.size:
             self._launch(self.k.restart, self.lanes)
@@ -214,11 +237,11 @@ class Simulated:
         self._launch(self.k.observe, self.lanes * self.k.WARP)
 
     def drain(self) -> None:
-        self._launch(self.k.drain, self.lanes)
+        self._launch(self.steps.drain, self.lanes)
         self._after()
 
     def close_all(self) -> None:
-        self._launch(self.k.close_all, self.lanes)
+        self._launch(self.steps.close_all, self.lanes)
         self._after()
 
     def world(self) -> Any:
@@ -264,12 +287,12 @@ def written(world: Any, lanes: int) -> dict[str, np.ndarray]:
 def trace_elsewhere(build: str, cases: tuple[Case, ...], folder: Path) -> list[dict[str, np.ndarray]]:
     """`trace` of each case in a process of its own, with the switches that the build needs."""
     switches = {"NUMBA_DISABLE_JIT": "1"} | ({"NUMBA_ENABLE_CUDASIM": "1"} if build == "cudasim" else {})
-    numbers = ",".join(str(EVERY.index(case)) for case in cases)
+    numbers = ",".join(str(NUMBERED.index(case)) for case in cases)
     house = Path(__file__).resolve().parent.parent
     command = [sys.executable, "-m", "tests.env_builds", build, numbers, str(folder)]
     done = subprocess.run(command, cwd=house, env=os.environ | switches, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return [dict(np.load(folder / f"{build}{EVERY.index(case)}.npz")) for case in cases]
+    return [dict(np.load(folder / f"{build}{NUMBERED.index(case)}.npz")) for case in cases]
 
 
 def short(case: Case) -> Case:
@@ -282,5 +305,5 @@ BUILDS = {"plain": Plain, "cudasim": Simulated}
 if __name__ == "__main__":
     which, chosen, target = sys.argv[1:]
     for number in map(int, chosen.split(",")):
-        played = short(EVERY[number]) if which == "cudasim" else EVERY[number]
+        played = short(NUMBERED[number]) if which == "cudasim" else NUMBERED[number]
         np.savez(Path(target) / f"{which}{number}.npz", **trace(played, BUILDS[which]))

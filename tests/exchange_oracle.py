@@ -43,6 +43,12 @@ class Order:
     slot: int = 0
     state: str = ""
     ended: int = 0
+    target: int | None = None  # the position that it is to reach; None: a script's
+    reason: str = "crossed"
+    kind: int = 0
+    picked: int = -1
+    urgency: int = -1
+    bars: int = 0
 
     def due(self) -> int:
         if self.phase == "flight":
@@ -123,17 +129,19 @@ class Exchange:
                 break
             n = min(order.left, lots - self.consumed.get((order.side, ticks), 0))
             if n > 0:
-                price, reason = (ticks, "crossed") if order.style == "take" else (order.limit, "trade_through")
+                price, reason = (order.limit, "trade_through") if order.style == "post" else (ticks, order.reason)
                 self.fill(order, n, price, reason, index, level, ts)
             if order.left == 0:
                 break
 
     def come(self, order: Order, index: int, ts: int) -> None:
         row = self.rows[index]
-        if order.style == "take":
-            if order.joined < 0:
+        if order.style != "post":
+            if order.joined < 0 and order.style == "take":
                 order.accepted = ts
             self.walk(order, index, ts)
+            if order.style == "sweep" and order.left:
+                return
             state = "filled" if order.left == 0 else ("unfilled" if order.left == order.lots else "partly_filled")
             self.end(order, state, ts)
             return
@@ -152,18 +160,45 @@ class Exchange:
             if what == "cancel":
                 self.end(order, "cancelled", ts)
                 return
-            filled = order.lots - order.left
-            keeps = limit == order.limit and lots <= order.lots
-            order.lots, order.left, order.limit, order.asked = max(lots, filled), max(lots - filled, 0), limit, limit
-            if lots <= filled:
-                self.end(order, "cancelled" if lots < filled or filled == 0 else "filled", ts)
+            if what == "cross":
+                order.style = "take"
+            elif not self.modified(order, lots, limit, ts):
                 return
-            if keeps:
-                return
+        elif not self.still_needed(order, ts):
+            return
         if self.book_stands(ts):
             self.come(order, self.standing, ts)
         else:
             order.phase = "waiting"
+
+    def still_needed(self, order: Order, ts: int) -> bool:
+        """At its arrival an order for a target is cut to what that still needs."""
+        if order.target is None:
+            return True
+        needed = (order.target - self.position()) * order.side
+        if needed <= 0:
+            self.end(order, "cancelled", ts)
+            return False
+        if needed < order.left:
+            order.lots -= order.left - needed
+            order.left = needed
+        return True
+
+    def position(self) -> int:
+        return sum(side * lots for _, _, side, lots, *_ in self.fills)
+
+    def stops(self, index: int) -> None:
+        """What stops at a tradable row; a script has none."""
+
+    def modified(self, order: Order, lots: int, limit: int, ts: int) -> bool:
+        """A change arrives; returns whether the order comes to the book anew."""
+        filled = order.lots - order.left
+        keeps = limit == order.limit and lots <= order.lots
+        order.lots, order.left, order.limit, order.asked = max(lots, filled), max(lots - filled, 0), limit, limit
+        if lots <= filled:
+            self.end(order, "cancelled" if lots < filled or filled == 0 else "filled", ts)
+            return False
+        return not keeps
 
     def requeue(self, order: Order, shown: int | None) -> None:
         if shown == order.shown:
@@ -197,7 +232,6 @@ class Exchange:
                 book = row.asks if side > 0 else row.bids
                 if ticks not in [price for price, _ in book]:
                     del self.consumed[side, ticks]
-        waiting = [o for o in self.orders if o.phase == "waiting"]
         budget = row.print_lots if self.prints(index) else 0
         for side in (1, -1):
             resting = [o for o in self.orders if o.phase == "resting" and o.side == side]
@@ -222,8 +256,10 @@ class Exchange:
                 elif row.tradable:
                     self.requeue(order, self.shown_at(side, order.limit, row))
         if row.tradable:
-            for order in waiting:
-                self.come(order, index, row.ts)
+            self.stops(index)
+            for order in [o for o in self.orders if o.phase == "waiting"]:
+                if self.still_needed(order, row.ts):
+                    self.come(order, index, row.ts)
 
     def play(self, last: int, until: int) -> None:
         while True:

@@ -7,7 +7,7 @@ import numpy as np
 
 from lob.actions import EndReason
 from lob.instruments import Instrument
-from lob.tape import Schedule, Tape
+from lob.tape import NO_PRICE, Schedule, Tape
 from lob.windows import TAPE_ROWS, join
 
 SECOND = 10**9
@@ -59,6 +59,18 @@ def random_tape(
         session=session, sources=("a" * 64, "b" * 64), session_dates=np.unique(session[session >= 0]), session_open_ns=open_ns,
         session_close_ns=open_ns + 3000 * SECOND, barred={},
     )  # fmt: skip
+
+
+def with_prints(tape: Tape, seed: int) -> Tape:
+    """The same rows, three in ten of them prints of either side, at the touch or a tick beyond it, auctions among them."""
+    rng = np.random.default_rng(seed + 500)
+    count = tape.events
+    side = np.where(rng.random(count) < 0.3, rng.choice([-1, 1], count), 0).astype(np.int8)
+    touch = np.where(side < 0, tape.bid_ticks[:, 0], tape.ask_ticks[:, 0]).astype(np.int64)
+    prices = np.where(side != 0, touch + side * rng.integers(0, 2, count), NO_PRICE).astype(np.int32)
+    lots = np.where(side != 0, rng.integers(1, 12, count), 0)
+    auction = rng.random(count) < 0.02
+    return replace(tape, trade_side=np.where(auction, 0, side).astype(np.int8), trade_lots=lots.astype(np.int64), trade_ticks=prices)
 
 
 def bar_tape(
