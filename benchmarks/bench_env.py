@@ -87,7 +87,7 @@ def time_calls(env: Env, picks: list[Picks], observe: bool, rows: bool = False) 
 def time_fused(env: Env, picks: list[Picks], observe: bool) -> float:
     """Seconds of a whole window in one call."""
     order = np.arange(env.schedule.decisions) % SCRIPTS
-    actions = np.stack([p.action.numpy() for p in picks])[order]
+    actions = torch.from_numpy(np.stack([p.action.numpy() for p in picks])[order])
     inputs = Picks(*(tensor.clone() for tensor in picks[0]))
     begun = time.perf_counter()
     env.run_steps(actions, inputs, observe)

@@ -276,18 +276,37 @@ class Env:
         fields = [self.state[field, : self.lanes].sum() for field in g.SUMMED]
         self.world.sums.previous.copy_(torch.stack(fields))
 
-    def run_steps(self, actions: np.ndarray, inputs: Picks, observe: bool = False) -> None:
-        """Many steps at once on the CPU, for picks that are known: actions int32[T, lanes], gate inputs from `inputs` (whose `action`
-        is overwritten). Only the state after the last step, and that step's outputs, are left; nothing is summed for `diag`. With
-        `observe`, each observation is assembled too, as a policy would have seen it.
+    def run_steps(self, actions: torch.Tensor, inputs: Picks, observe: bool = False) -> None:
+        """Many steps in one call (one launch on CUDA), for picks that are known: actions int32[T, lanes], gate inputs from `inputs` (whose
+        `action` is overwritten). Only the state after the last step, and that step's outputs, are left; nothing is summed for `diag`. With
+        `observe`, on the CPU, each observation is assembled too, as a policy would have seen it. Raises BadInput.
         """
-        if self.emit:
-            raise BadInput("run_steps writes no tables: make the environment with emit=()")
-        if self.device.type != "cpu":
-            raise BadInput("run_steps runs on the CPU: capture step() in a graph instead")
-        if self._runner.run(np.ascontiguousarray(actions, np.int32), inputs, observe):
+        self._fuse(actions, (self.lanes,))
+        if observe and self.device.type != "cpu":
+            raise BadInput("run_steps assembles observations on the CPU alone: on CUDA capture observe() and step() in a graph")
+        if self._runner.run(actions, inputs, observe):
             self._refuse()
         self._rebase()
+
+    def follow(self, actions: torch.Tensor, part: torch.Tensor, steps: int, inputs: Picks) -> None:
+        """`steps` steps in one call (one launch on CUDA), each lane after a rule: it picks actions[part[lane], row, 1 + sign of its
+        position] of int32[rules, R, 3] for the plan's R rows. Otherwise as `run_steps`. Raises BadInput.
+        """
+        self._fuse(actions, (self.schedule.rows, 3))
+        if part.shape != (self.lanes,) or int(part.min()) < 0 or int(part.max()) >= len(actions):
+            raise BadInput(f"follow: give each of the {self.lanes} lanes one of the {len(actions)} rules")
+        if self._runner.follow(actions, part, steps, inputs):
+            self._refuse()
+        self._rebase()
+
+    def _fuse(self, actions: torch.Tensor, shape: tuple[int, ...]) -> None:
+        """Raise BadInput for an environment, or actions, that many steps cannot be played with at once."""
+        if self.emit:
+            raise BadInput("many steps at once write no tables: make the environment with emit=()")
+        if actions.dtype != torch.int32 or actions.shape[1:] != shape:
+            raise BadInput(
+                f"actions are {actions.dtype} of shape {tuple(actions.shape)}: int32 of shape (any, {', '.join(map(str, shape))}) is needed"
+            )
 
     def diag(self) -> dict[str, int]:
         """The environment's part of the last step's `diag` row (`cuda_env.diag.DIAG`)."""

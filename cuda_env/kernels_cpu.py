@@ -3,7 +3,7 @@
 from cuda_env.arrays import CHUNK_LANES, FIRST_LANE, LANES, NO_QUEUE, QUEUE_MODEL, World
 from cuda_env.diag import CASH_SUM, CHUNK, EQUITY_SUM, FEES_SUM, carry, count_chunk, merge, rebase
 from cuda_env.observe import observe_lane
-from cuda_env.state import CURSOR
+from cuda_env.state import CURSOR, POSITION
 from cuda_env.step import close_lane, drain_lane, restart_lane, start_row, step_lane
 from cuda_env.step_live import live_close_lane, live_drain_lane, live_step_lane
 from lob.jit import kernel_cpu, kernel_cpu_parallel, prange, scalar
@@ -172,6 +172,41 @@ def _run_chunk(chunk, actions, picks, observe, w):
             _step(lane, picks, w)
             if w.starts.rows.size > 0:
                 restart_lane(lane, w.params, w.starts, w.state)
+
+
+@scalar
+def followed(lane, actions, part, state):
+    """The action that a lane's rule has for the row it stands at, of int32[rules, rows, 3]: for a lane that is short, flat or long."""
+    position = state[POSITION, lane]
+    sign = 2 if position > 0 else (0 if position < 0 else 1)
+    return actions[part[lane], state[CURSOR, lane], sign]
+
+
+@kernel_cpu
+def _follow_chunk(chunk, actions, part, steps, picks, w):
+    """`steps` steps of one chunk of lanes, each after its rule."""
+    first, last = chunk_range(chunk, w.params)
+    for lane in range(first, last):
+        for _ in range(steps):
+            picks.action[lane] = followed(lane, actions, part, w.state)
+            step_lane(lane, picks, w.market, w.plan, w.params, w.state, w.out)
+            if w.starts.rows.size > 0:
+                restart_lane(lane, w.params, w.starts, w.state)
+
+
+@kernel_cpu_parallel
+def follow_many(actions, part, steps, picks, market, plan, params, starts, features, state, out, observation, last_observation, sums):
+    """`run_many` for rules in place of known picks; returns whether a lane has a fault."""
+    chunks = chunk_count(params)
+    for chunk in prange(chunks):
+        _follow_chunk(
+            chunk, actions, part, steps, picks,
+            World(market, plan, params, starts, features, state, out, observation, last_observation, sums),
+        )  # fmt: skip
+    found = 0
+    for lane in range(out.fault.size):
+        found |= out.fault[lane]
+    return found != 0
 
 
 @kernel_cpu_parallel

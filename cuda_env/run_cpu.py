@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
 from cuda_env import kernels_cpu as k
@@ -43,10 +42,15 @@ class CpuRunner:
             return k.step_many(arrays, *self.world)
         return k.step_one(arrays, self.world)
 
-    def run(self, actions: np.ndarray, picks: Picks, observe: bool) -> bool:
+    def run(self, actions: torch.Tensor, picks: Picks, observe: bool) -> bool:
         """Returns whether a lane has a fault."""
         set_threads(self.threads)
-        return k.run_many(actions, as_numpy(picks), observe, *self.world)
+        return k.run_many(actions.numpy(), as_numpy(picks), observe, *self.world)
+
+    def follow(self, actions: torch.Tensor, part: torch.Tensor, steps: int, picks: Picks) -> bool:
+        """Returns whether a lane has a fault."""
+        set_threads(self.threads)
+        return k.follow_many(actions.numpy(), part.numpy(), steps, as_numpy(picks), *self.world)
 
     def drain(self) -> bool:
         """Returns whether a lane has a fault."""

@@ -38,7 +38,7 @@ class CudaRunner:
             self.stream = torch.cuda.Stream()
             # Everything that built the tensors has to be done before kernels on another stream read them.
             torch.cuda.synchronize()
-            w, picks = as_device(world), as_device(self.picks)
+            w, picks = self._world, self._picks = as_device(world), as_device(self.picks)
             per_lane, per_warp = -(-lanes // k.THREADS), -(-lanes * k.WARP // k.THREADS)
 
             # Kernels of their own: orders in the book take registers that a lane of market orders should not pay for.
@@ -85,6 +85,24 @@ class CudaRunner:
             self._after()
             if self._tensors.starts.rows.numel() > 0:
                 self._restart()
+
+        self.ordered(launch)
+        return False
+
+    def run(self, actions: torch.Tensor, picks: Picks, observe: bool) -> bool:
+        """Always False: see `faulty`. Observations are not assembled here, whatever `observe` says."""
+        return self._fused(k.run, picks, as_device(actions))
+
+    def follow(self, actions: torch.Tensor, part: torch.Tensor, steps: int, picks: Picks) -> bool:
+        """Always False: see `faulty`."""
+        return self._fused(k.follow, picks, as_device(actions), as_device(part), steps)
+
+    def _fused(self, kernel: Any, picks: Picks, *arguments: Any) -> bool:
+        def launch() -> None:
+            for mine, given in zip(self.picks, picks, strict=True):
+                mine.copy_(given)
+            per_lane = -(-self.picks.action.numel() // k.THREADS)
+            self.launcher(kernel, per_lane, *arguments, self._picks, self._world)()
 
         self.ordered(launch)
         return False

@@ -166,6 +166,23 @@ def make(spec: str, seed: int, lanes: int, device: str = "cpu", mean: Any = None
     raise NotFound(f"there is no policy {spec!r}: choose one of {', '.join(NAMES)}, or give a checkpoint directory")
 
 
+TABULATED = ("flat", "long", "short", "momentum", "imbalance")
+"""Rules that look at the market of a row and at the sign of the lane's position alone."""
+
+
+def tabulate(spec: str, observations: torch.Tensor, mean: Any = None, std: Any = None) -> torch.Tensor:
+    """int32[R, 3]: what a rule of TABULATED picks on each of float32[R, 128] market rows for a lane that is short, flat and long: asked of
+    the rule itself, once a sign. Raises NotFound."""
+    if spec not in TABULATED:
+        raise NotFound(f"the policy {spec!r} has no table of its picks: {', '.join(TABULATED)} have one")
+    rule = make(spec, 0, len(observations), mean=mean, std=std)
+    seen, picked = observations.clone(), []
+    for sign in (-1, 0, 1):
+        seen[:, OFFSET["position_sign"]] = sign
+        picked.append(rule.act(seen, None, 0).action.clone())
+    return torch.stack(picked, 1)
+
+
 def _float32(value: float) -> float:
     """The value as the float32 observation would hold it, so that a comparison meets equal numbers as equal."""
     return float(torch.tensor(value, dtype=torch.float32))

@@ -38,6 +38,9 @@ def kernels():
     yield "step", kernels_cuda.step, (picks, w)
     for name in ("drain", "close_all", "restart", "observe", "keep_last", "count", "carry_on"):
         yield name, getattr(kernels_cuda, name), (w,)
+    actions, part = np.zeros((2, env.lanes), np.int32), np.zeros(env.lanes, np.int64)
+    yield "run", kernels_cuda.run, (actions, picks, w)
+    yield "follow", kernels_cuda.follow, (np.zeros((1, env.schedule.rows, 3), np.int32), part, 2, picks, w)
     block = BlockLog(env, 4)._capture.block
     for kernel, _ in kernels_blocks.launches(env.world, env.lanes):
         yield kernel.py_func.__name__, kernel, (w, block)

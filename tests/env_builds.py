@@ -167,6 +167,22 @@ class Njit:
     def close_all(self) -> None:
         self.env.close_all()
 
+    def run(self, actions: np.ndarray, inputs: np.ndarray) -> None:
+        self.env.run_steps(self._given(actions), self._picks(inputs))
+
+    def follow(self, actions: np.ndarray, part: np.ndarray, steps: int, inputs: np.ndarray) -> None:
+        self.env.follow(self._given(actions), self._given(part), steps, self._picks(inputs))
+
+    def _given(self, array: np.ndarray) -> Any:
+        import torch
+
+        return torch.from_numpy(array).to(self.env.device)
+
+    def _picks(self, inputs: np.ndarray) -> Any:
+        from lob.picks import Picks
+
+        return Picks(*(self._given(row.copy()) for row in inputs))
+
     def world(self) -> Any:
         return each(self.env.world, lambda tensor: tensor.cpu().numpy())
 
@@ -234,7 +250,7 @@ class Simulated:
             self._launch(self.k.restart, self.lanes)
 
     def observe(self) -> None:
-        self._launch(self.k.observe, self.lanes * self.k.WARP)
+        self._launch(self.k.observe, -(-self.lanes // self.k.OBSERVED) * self.k.OBSERVERS, block=self.k.OBSERVERS)
 
     def drain(self) -> None:
         self._launch(self.steps.drain, self.lanes)
@@ -243,6 +259,17 @@ class Simulated:
     def close_all(self) -> None:
         self._launch(self.steps.close_all, self.lanes)
         self._after()
+
+    def run(self, actions: np.ndarray, inputs: np.ndarray) -> None:
+        self._launch(self.k.run, self.lanes, Grid(actions), self._picks(inputs))
+
+    def follow(self, actions: np.ndarray, part: np.ndarray, steps: int, inputs: np.ndarray) -> None:
+        self._launch(self.k.follow, self.lanes, Grid(actions), Grid(part), steps, self._picks(inputs))
+
+    def _picks(self, inputs: np.ndarray) -> Any:
+        from lob.picks import Picks
+
+        return Picks(*(Grid(row) for row in inputs))
 
     def world(self) -> Any:
         return each(self.grids, lambda grid: grid.numpy())
@@ -266,6 +293,20 @@ def trace(case: Case, build: type, device: str = "cpu") -> dict[str, np.ndarray]
         for name, array in written(player.world(), case.lanes).items():
             steps.setdefault(name, []).append(array)
     return {name: np.concatenate(arrays) for name, arrays in steps.items()}
+
+
+def trace_fused(case: Case, build: type, device: str = "cpu") -> dict[str, np.ndarray]:
+    """State and outputs after many steps at once: half of the window by known picks, two more by random rules."""
+    env = make_env(case, device, emit=(), diag=False)
+    player = build(env)
+    inputs = random_inputs(case, case.steps or env.schedule.decisions)
+    inputs = inputs[: len(inputs) // 2]
+    player.run(inputs[:, 0].copy(), inputs[0])
+    rng = np.random.default_rng(case.seed)
+    rules = rng.integers(0, 108, (2, env.schedule.rows, 3), np.int32)
+    player.follow(rules, rng.integers(0, 2, case.lanes), 2, inputs[1])
+    played = written(player.world(), case.lanes)
+    return {name: played[name] for name in ("state", "reward", "end_reason", "fault", "row", "terminated", "truncated")}
 
 
 def written(world: Any, lanes: int) -> dict[str, np.ndarray]:
@@ -307,3 +348,5 @@ if __name__ == "__main__":
     for number in map(int, chosen.split(",")):
         played = short(NUMBERED[number]) if which == "cudasim" else NUMBERED[number]
         np.savez(Path(target) / f"{which}{number}.npz", **trace(played, BUILDS[which]))
+        if which == "cudasim":
+            np.savez(Path(target) / f"fused{number}.npz", **trace_fused(played, BUILDS[which]))

@@ -341,7 +341,7 @@ def test_a_million_episodes_leave_no_dollar_unexplained():
         env = Env(tape, schedule, features(schedule), EnvConfig(max_lots=9, trail_ticks=20), lanes, Phase.TRAIN, emit=())
         rng = np.random.default_rng(seed)
         inputs = Picks(*(torch.from_numpy(rng.integers(0, PPM + 1, lanes).astype(np.int32)) for _ in range(4)))
-        env.run_steps(rng.integers(0, 108, (schedule.decisions, lanes)), inputs)
+        env.run_steps(torch.from_numpy(rng.integers(0, 108, (schedule.decisions, lanes), np.int32)), inputs)
         env.drain()
         state = env.state[:, :lanes]
         assert (state[s.POSITION] == 0).all()

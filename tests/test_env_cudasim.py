@@ -1,8 +1,9 @@
 """The CUDA kernels in numba's simulator: indexing, bounds and order of launches. Types and the device itself are for the `cuda` tests."""
 
+import numpy as np
 import pytest
 
-from tests.env_builds import CASES, WINDOWED, Njit, short, trace, trace_elsewhere
+from tests.env_builds import CASES, EVERY, WINDOWED, Njit, short, trace, trace_elsewhere, trace_fused
 from tests.test_env_three_builds import assert_equal
 
 
@@ -11,3 +12,4 @@ def test_simulated_cuda_kernels_equal_njit_bit_for_bit(tmp_path):
     cases = (CASES[0], CASES[2], WINDOWED[0])
     for case, simulated in zip(cases, trace_elsewhere("cudasim", cases, tmp_path), strict=True):
         assert_equal(trace(short(case), Njit), simulated)
+        assert_equal(trace_fused(short(case), Njit), dict(np.load(tmp_path / f"fused{EVERY.index(case)}.npz")))

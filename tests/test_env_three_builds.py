@@ -78,7 +78,7 @@ def test_many_steps_at_once_leave_what_single_steps_leave():
     for row in inputs:
         Njit(single).observe()
         Njit(single).step(row)
-    fused.run_steps(inputs[:, 0], Picks(*(torch.from_numpy(row.copy()) for row in inputs[0])), observe=True)
+    fused.run_steps(torch.from_numpy(inputs[:, 0].copy()), Picks(*(torch.from_numpy(row.copy()) for row in inputs[0])), observe=True)
     assert torch.equal(single.state, fused.state)
     assert torch.equal(single.observation, fused.observation)
     assert torch.equal(single.end_reason, fused.end_reason)
