@@ -189,7 +189,7 @@ def _follow_chunk(chunk, actions, part, steps, picks, w):
     for lane in range(first, last):
         for _ in range(steps):
             picks.action[lane] = followed(lane, actions, part, w.state)
-            step_lane(lane, picks, w.market, w.plan, w.params, w.state, w.out)
+            _step(lane, picks, w)
             if w.starts.rows.size > 0:
                 restart_lane(lane, w.params, w.starts, w.state)
 

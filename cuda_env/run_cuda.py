@@ -42,14 +42,14 @@ class CudaRunner:
             per_lane, per_warp = -(-lanes // k.THREADS), -(-lanes * k.WARP // k.THREADS)
 
             # Kernels of their own: orders in the book take registers that a lane of market orders should not pay for.
-            step, drain, close_all = (k.step, k.drain, k.close_all)
+            self._moves: Any = k
             if int(world.params[QUEUE_MODEL]) != NO_QUEUE:
-                from cuda_env import kernels_live_cuda as live
+                from cuda_env import kernels_live_cuda
 
-                step, drain, close_all = live.step, live.drain, live.close_all
-            self._step = self.launcher(step, per_lane, picks, w)
-            self._drain = self.launcher(drain, per_lane, w)
-            self._close_all = self.launcher(close_all, per_lane, w)
+                self._moves = kernels_live_cuda
+            self._step = self.launcher(self._moves.step, per_lane, picks, w)
+            self._drain = self.launcher(self._moves.drain, per_lane, w)
+            self._close_all = self.launcher(self._moves.close_all, per_lane, w)
             self._restart = self.launcher(k.restart, per_lane, w)
             self._observe = self.launcher(k.observe, -(-lanes // k.OBSERVED), w, threads=k.OBSERVERS)
             self._keep_last = self.launcher(k.keep_last, per_warp, w)
@@ -91,11 +91,11 @@ class CudaRunner:
 
     def run(self, actions: torch.Tensor, picks: Picks, observe: bool) -> bool:
         """Always False: see `faulty`. Observations are not assembled here, whatever `observe` says."""
-        return self._fused(k.run, picks, as_device(actions))
+        return self._fused(self._moves.run, picks, as_device(actions))
 
     def follow(self, actions: torch.Tensor, part: torch.Tensor, steps: int, picks: Picks) -> bool:
         """Always False: see `faulty`."""
-        return self._fused(k.follow, picks, as_device(actions), as_device(part), steps)
+        return self._fused(self._moves.follow, picks, as_device(actions), as_device(part), steps)
 
     def _fused(self, kernel: Any, picks: Picks, *arguments: Any) -> bool:
         def launch() -> None:

@@ -261,10 +261,10 @@ class Simulated:
         self._after()
 
     def run(self, actions: np.ndarray, inputs: np.ndarray) -> None:
-        self._launch(self.k.run, self.lanes, Grid(actions), self._picks(inputs))
+        self._launch(self.steps.run, self.lanes, Grid(actions), self._picks(inputs))
 
     def follow(self, actions: np.ndarray, part: np.ndarray, steps: int, inputs: np.ndarray) -> None:
-        self._launch(self.k.follow, self.lanes, Grid(actions), Grid(part), steps, self._picks(inputs))
+        self._launch(self.steps.follow, self.lanes, Grid(actions), Grid(part), steps, self._picks(inputs))
 
     def _picks(self, inputs: np.ndarray) -> Any:
         from lob.picks import Picks

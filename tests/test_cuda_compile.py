@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from cuda_env import kernels_blocks, kernels_cuda
+from cuda_env import kernels_blocks, kernels_cuda, kernels_live_cuda
+from tests.cuda_compile import named
 
 
 def declared() -> set[str]:
-    """Names of the kernels that the two modules declare."""
+    """Names of the kernels that the modules declare, but for those that other kernels call."""
     kind = type(kernels_cuda.step)
-    found = [pair for module in (kernels_cuda, kernels_blocks) for pair in vars(module).items() if isinstance(pair[1], kind)]
-    return {name for name, one in found if not one.targetoptions.get("device")}
+    modules = (kernels_blocks, kernels_cuda, kernels_live_cuda)
+    found = [(module, *pair) for module in modules for pair in vars(module).items() if isinstance(pair[1], kind)]
+    return {named(module, name) for module, name, one in found if not one.targetoptions.get("device")}
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="NVIDIA's compiler comes as Python packages for Linux alone")
@@ -25,4 +27,4 @@ def test_every_kernel_of_the_environment_compiles_for_the_reference_card():
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     compiled = {line.split()[0] for line in done.stdout.splitlines()}
-    assert compiled == declared() and "observe" in compiled
+    assert compiled == declared() and "kernels_cuda.observe" in compiled
