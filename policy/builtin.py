@@ -170,17 +170,22 @@ TABULATED = ("flat", "long", "short", "momentum", "imbalance")
 """Rules that look at the market of a row and at the sign of the lane's position alone."""
 
 
+TABLE_ROWS = 2**16
+"""Rows that a rule is asked about at once: 32 MiB of observations, whatever the market's length."""
+
+
 def tabulate(spec: str, observations: torch.Tensor, mean: Any = None, std: Any = None) -> torch.Tensor:
     """int32[R, 3]: what a rule of TABULATED picks on each of float32[R, 128] market rows for a lane that is short, flat and long: asked of
     the rule itself, once a sign. Raises NotFound."""
     if spec not in TABULATED:
         raise NotFound(f"the policy {spec!r} has no table of its picks: {', '.join(TABULATED)} have one")
-    rule = make(spec, 0, len(observations), mean=mean, std=std)
-    seen, picked = observations.clone(), []
-    for sign in (-1, 0, 1):
-        seen[:, OFFSET["position_sign"]] = sign
-        picked.append(rule.act(seen, None, 0).action.clone())
-    return torch.stack(picked, 1)
+    table = torch.empty((len(observations), 3), dtype=torch.int32)
+    for rows, picked in zip(observations.split(TABLE_ROWS), table.split(TABLE_ROWS), strict=True):
+        rule, seen = make(spec, 0, len(rows), mean=mean, std=std), rows.clone()
+        for sign in (-1, 0, 1):
+            seen[:, OFFSET["position_sign"]] = sign
+            picked[:, sign + 1] = rule.act(seen, None, 0).action
+    return table
 
 
 def _float32(value: float) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
+    from cuda_env.env import Env
     from policy.protocol import Policy
     from sim.config import RunConfig
     from sim.tape import Loaded
@@ -35,18 +36,11 @@ def play_side_by_side(loaded: Loaded, config: RunConfig, policies: Mapping[str, 
     """
     import torch
 
-    from cuda_env import state as s
-    from cuda_env.env import Env
-    from lob.actions import Phase
     from policy.protocol import constant_picks
 
     each = len(loaded.schedule.windows)
-    lanes = each * len(policies)
-    env = Env(
-        loaded.tape, loaded.schedule, loaded.features, config.env, lanes, Phase.EVAL, device,
-        emit=(), threads=config.execution.threads, diag=False,
-    )  # fmt: skip
-    picks = constant_picks(lanes, device)
+    env = _quiet(loaded, config, each * len(policies), device)
+    picks = constant_picks(env.lanes, device)
     parts = {name: slice(p * each, (p + 1) * each) for p, name in enumerate(policies)}
     with torch.no_grad():
         for step in range(loaded.schedule.longest):
@@ -57,17 +51,50 @@ def play_side_by_side(loaded: Loaded, config: RunConfig, policies: Mapping[str, 
                 for into, value in zip(picks, policy.act(observation[part], history, step), strict=True):
                     into[part] = value
             env.step(picks)
+    return _earned(env, parts)
+
+
+def _quiet(loaded: Loaded, config: RunConfig, lanes: int, device: str = "cpu") -> Env:
+    """An environment of evaluation that logs nothing."""
+    from cuda_env.env import Env
+    from lob.actions import Phase
+
+    threads = config.execution.threads
+    return Env(
+        loaded.tape, loaded.schedule, loaded.features, config.env, lanes, Phase.EVAL, device, emit=(), threads=threads, diag=False
+    )  # fmt: skip
+
+
+def _earned(env: Env, parts: Mapping[str, slice]) -> dict[str, Earned]:
+    """What each part of the lanes has earned, once all of them are drained."""
+    from cuda_env import state as s
+
     env.close_all()  # the longest; the others were drained on the way
     env.check()
-    state = env.state[:, :lanes].cpu().numpy()
+    state = env.state[:, : env.lanes].cpu().numpy()
     columns = (state[s.CASH] - env.config.capital_usd_micros, state[s.FEES], state[s.TRADE_COUNT])
     return {name: Earned(*(column[part].copy() for column in columns)) for name, part in parts.items()}
 
 
 def baselines(loaded: Loaded, config: RunConfig, names: tuple[str, ...]) -> dict[str, Earned]:
-    """What each built-in policy earns on the windows of `loaded`, under the account of `config`."""
+    """What each built-in policy earns on the windows of `loaded`, under the account of `config`; rules that have a table play all their
+    decisions in one call."""
+    import torch
+
+    from policy.builtin import TABULATED, tabulate
+    from policy.protocol import constant_picks
     from sim.policy import make_policy
 
     each, normaliser = len(loaded.schedule.windows), loaded.normaliser
-    rules = {name: make_policy(name, config.seed, each, mean=normaliser.mean, std=normaliser.std) for name in names}
-    return play_side_by_side(loaded, config, rules)
+    tabled = [name for name in names if name in TABULATED]
+    asked = {
+        name: make_policy(name, config.seed, each, mean=normaliser.mean, std=normaliser.std) for name in names if name not in TABULATED
+    }
+    found = play_side_by_side(loaded, config, asked) if asked else {}
+    if tabled:
+        env = _quiet(loaded, config, each * len(tabled))
+        rows = torch.from_numpy(loaded.features)
+        tables = torch.stack([tabulate(name, rows, normaliser.mean, normaliser.std) for name in tabled])
+        env.follow(tables, torch.arange(env.lanes) // each, loaded.schedule.longest, constant_picks(env.lanes, "cpu"))
+        found |= _earned(env, {name: slice(p * each, (p + 1) * each) for p, name in enumerate(tabled)})
+    return {name: found[name] for name in names}
