@@ -101,8 +101,8 @@ class EnvConfig(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_what_is_off(self, dump: Callable[["EnvConfig"], dict[str, Any]]) -> dict[str, Any]:
-        """Without working orders the settings of working orders are no part of what the account is."""
-        values = dump(self)
+        """Without working orders the settings of working orders are no part of the account. Quantiles are lists, as JSON has them."""
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in dump(self).items()}
         return {name: value for name, value in values.items() if self.queue_model != "none" or name not in WORKING_FIELDS}
 
     @model_validator(mode="after")

@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lob.errors import DamagedLog
 from lob.units import PRICE_SCALE, USD_MICROS
@@ -24,6 +24,18 @@ UNREADABLE = (DamagedLog, OSError, ValueError, KeyError)
 """What reading a run's log raises when its files are gone or are not what a log's are."""
 
 _MISSING: Any = object()
+
+
+class WorkingTerms(NamedTuple):
+    """What the manifest says of orders in the book. Latencies are quantiles in ns."""
+
+    power: int  # 0: risk-averse, else the exponent
+    maker_fee_usd_micros: int
+    entry_ns: tuple[int, ...]
+    cancel_ns: tuple[int, ...]
+    ack_ns: tuple[int, ...]
+    seed: int
+    cross_after_ppm: int
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,9 @@ class RunTerms:
 
     is_joined: bool
     """Each lane is drained by itself at the end of its window; otherwise there is one window, drained for all lanes at once."""
+
+    working: WorkingTerms | None
+    """Of orders that work in the book; None: every order is a market order."""
 
     reads: tuple[tuple[int, int, str], ...]
     """What was read of the store, (start, end, data hash): one read serves one window or several."""
@@ -153,8 +168,23 @@ def terms_of(manifest: Mapping[str, Any]) -> RunTerms:
         slippage_ticks=int(get(tape + "slippage_ticks", 1)),
         windows=tuple((int(first), int(last)) for first, last in windows or [(start, end)]),
         is_joined=windows is not None,
+        working=_working(get, env, int(get(tape + "latency_ns"))),
         reads=tuple((int(first), int(last), str(said)) for first, last, said in reads or ()),
     )
+
+
+def _working(get: Callable[..., Any], env: str, latency_ns: int) -> WorkingTerms | None:
+    """What the manifest says of orders in the book."""
+    model = get(env + "queue_model", "none")
+    if model == "none":
+        return None
+    power = {"risk_averse": 0, "proportional": 1}.get(model) if model != "power" else int(get(env + "queue_power"))
+    if power is None:
+        raise DamagedLog(f"manifest.json: queue_model {model!r} is none that this build knows")
+    entry = tuple(get(env + "entry_latency_ns") or (latency_ns,))
+    cancel = tuple(get(env + "cancel_latency_ns") or entry)
+    maker, seed, share = (int(get(env + name)) for name in ("maker_fee_usd_micros", "latency_seed", "cross_after_ppm"))
+    return WorkingTerms(power, maker, entry, cancel, tuple(get(env + "ack_latency_ns")), seed, share)
 
 
 def summary_file(terms: RunTerms) -> str:

@@ -35,7 +35,7 @@ from sim.verify_accounting import (
 )
 from sim.verify_checkpoint import check_best, check_states
 from sim.verify_diag import check_diag, check_trades_alone
-from sim.verify_fills import check_drain, check_fills, check_marks, check_standing, check_times, fill_events, raw_price
+from sim.verify_fills import check_drain, check_fills, check_marks, check_standing, check_times, fees_of, fill_events, raw_price
 from sim.verify_floor import check_floor, resting_stops
 from sim.verify_gates import check_actual, check_ends, check_gates, check_sentinels, check_trail
 from sim.verify_hashes import check_build
@@ -44,6 +44,7 @@ from sim.verify_orders import check_orders_follow
 from sim.verify_schedule import check_schedule
 from sim.verify_terms import CALENDAR, CURRENCY, ContractTerms, root_of, terms_for
 from sim.verify_types import COMPUTATIONS, FAILED, OK, Check, Key, Log, Verdict, failed, skipped, where
+from sim.verify_working_checks import check_working
 
 __all__ = ["verify", "verify_tables"]
 
@@ -123,7 +124,7 @@ def read_market(terms: RunTerms, store: str | Path) -> tuple[Market, list[Check]
     from lob.calendar import sessions
     from store.market_read import list_parts, read_columns
 
-    needed = BAR_COLUMNS if terms.is_bars else book_columns(terms.schema)
+    needed = BAR_COLUMNS if terms.is_bars else book_columns(terms.schema, terms.working is not None)
     reads = terms.reads or ((terms.read_start_ns, terms.read_end_ns, terms.data_hash),)
     wrong, markets = [], []
     for start, end, said in reads:
@@ -207,7 +208,7 @@ def _accounts(log: Log, booked: Walk | None, rectangles: Sequence[Grid]) -> list
     if not log.has("steps"):
         return checks + check_times(log, None)
     for grid in rectangles:
-        checks += check_sentinels(log, grid) + check_ends(log, grid) + check_trail(log, grid) + check_rewards(log, grid)
+        checks += check_sentinels(log, grid) + check_ends(log, grid) + check_trail(log, grid, booked) + check_rewards(log, grid)
         checks += check_times(log, grid)
         if log.has("diag") and log.terms.level == "full":
             checks += check_diag(log, grid)
@@ -274,17 +275,22 @@ def _compute(
         return phase_a, phase_b
     index = fill_events(log, market)
     told = terms.level == "full" and log.has("orders") and bool(rectangles)
-    stop_orders = np.sort(np.concatenate([resting_stops(log, grid).order_id for grid in rectangles])) if told else None
-    checks += check_fills(log, market, index) + check_standing(log, market, index, stop_orders) + check_drain(log, market, index)
+    checks += check_fills(log, market, index) + check_drain(log, market, index)
+    if terms.working is None:
+        stop_orders = np.sort(np.concatenate([resting_stops(log, grid).order_id for grid in rectangles])) if told else None
+        checks += check_standing(log, market, index, stop_orders)
     if log.has("steps"):
         for grid in rectangles:
             checks += check_marks(log, grid, market) + check_schedule(log, grid, market)
             if told:
-                checks += check_orders_follow(log, grid, market) + check_floor(log, grid, booked, market, index)
+                if terms.working is None:
+                    checks += check_orders_follow(log, grid, market) + check_floor(log, grid, booked, market, index)
+                else:
+                    checks += check_working(log, grid, market)
     price, _ = raw_price(log, market, index)
     if (price != log("fills", "price_ticks")).any():
         ends = end_costs(log, walk_fills(log, price))
-    raw = {key: (flow, lots * terms.fee_usd_micros) for key, (flow, lots) in sql.raw_flows(connection, price).items()}
+    raw = sql.raw_flows(connection, price, fees_of(log))
     tick_value = _tick_value(terms, hand)
     computed["e"] = _realised(raw, ends, tick_value)
     return phase_a, phase_b

@@ -143,8 +143,11 @@ def magnitude_bin(position: np.ndarray, max_lots: int) -> np.ndarray:
 
 
 def _before_order(log: Log, booked: Walk) -> np.ndarray:
-    """Position before the first fill of each fill's order, int64[fills]. An order's fills stand together, in the order of the log."""
+    """Position before the first fill of each fill's order, int64[fills]. A market order's fills stand together, in the order of the log."""
     key = log("fills", "phase") << 60 | log("fills", "order_id")
+    if log.terms.working is not None:
+        _, earliest, of = np.unique(key, return_index=True, return_inverse=True)
+        return booked.before[earliest[of]]
     first = np.where(np.diff(key, prepend=-1) != 0, np.arange(len(key)), 0)
     return booked.before[np.maximum.accumulate(first)] if len(key) else booked.before
 
@@ -379,6 +382,7 @@ def end_costs(log: Log, booked: Walk) -> dict[tuple[int, int, int], tuple[int, i
 def check_ids(log: Log, table: str, column: str) -> list[Check]:
     """`lane * 2^32 + count`: ids count up by one within a lane, so none is missing and none stands twice."""
     phase, lane, ids = log(table, "phase"), log(table, "lane"), log(table, column)
+    in_order = table != "orders" or log.terms.working is None  # an order in the book has its row where it ended
     checks = [
         log.judge(
             f"{table}_{column}_lane",
@@ -388,12 +392,15 @@ def check_ids(log: Log, table: str, column: str) -> list[Check]:
             lambda i: f"{column} {ids[i]} belongs to lane {ids[i] >> 32}, the row to {lane[i]}",
         )
     ]
-    order = by_account(accounts_of(phase, lane))
+    order = by_account(accounts_of(phase, lane)) if in_order else np.lexsort((ids, lane, phase))
     same = (np.diff(lane[order]) == 0) & (np.diff(phase[order]) == 0)
     gap = np.zeros(len(ids), bool)
-    gap[1:] = same & (np.diff(ids[order]) != 1)
+    missing = (
+        np.diff(ids[order]) != 1 if in_order or log.run.finished else np.diff(ids[order]) < 1
+    )  # and in a log broken off it may be to come
+    gap[1:] = same & missing
     first = np.append(True, ~same) if len(ids) else np.empty(0, bool)
-    if len(log.terms.phases) == 1:
+    if len(log.terms.phases) == 1 and (in_order or log.run.finished):
         gap |= first & (ids[order] & 0xFFFFFFFF != 0)
     checks.append(
         log.judge(

@@ -8,6 +8,7 @@ from sim.run_data import among, distinct, place_in
 from sim.verify_accounting import Grid
 from sim.verify_market import Market, met_in, received_in
 from sim.verify_types import Check, Log, failed, skipped
+from sim.verify_working_checks import allowed_price, check_prints, is_passive
 
 CROSSED, STOP, FLOOR, WINDOW_END = (
     int(reason) for reason in (FillReason.CROSSED, FillReason.STOP, FillReason.FLOOR, FillReason.WINDOW_END)
@@ -33,7 +34,16 @@ def raw_price(log: Log, market: Market, index: np.ndarray) -> tuple[np.ndarray, 
         return np.zeros(len(index), np.int64), np.zeros(len(index), np.int64)
     price = np.where(buy, market.ask[at, depth], market.bid[at, depth])
     lots = np.where(buy, market.ask_lots[at, depth], market.bid_lots[at, depth])
-    return np.where(there, price, 0), np.where(there, lots, 0)
+    price, lots = np.where(there, price, 0), np.where(there, lots, 0)
+    return allowed_price(log, market, index, price, lots) if log.terms.working is not None else (price, lots)
+
+
+def fees_of(log: Log) -> np.ndarray:
+    """int64[n]: the scheduled fee of every fill."""
+    terms, lots = log.terms, log("fills", "lots")
+    if terms.working is None:
+        return lots * terms.fee_usd_micros
+    return lots * np.where(is_passive(log), terms.working.maker_fee_usd_micros, terms.fee_usd_micros)
 
 
 def check_fills(log: Log, market: Market, index: np.ndarray) -> list[Check]:
@@ -44,6 +54,8 @@ def check_fills(log: Log, market: Market, index: np.ndarray) -> list[Check]:
     found = index >= 0
     at = np.maximum(index, 0)
     tradable = market.tradable[at] if len(market.key) else np.zeros(len(at), bool)
+    if terms.working is not None:  # a print may stand on a row in the midst of an event
+        tradable = tradable | (is_passive(log) & (level < 0))
     ticks = log("fills", "price_ticks")
     side_name = lambda i: "ask" if side[i] > 0 else "bid"  # noqa: E731
     checks = [
@@ -73,10 +85,12 @@ def check_fills(log: Log, market: Market, index: np.ndarray) -> list[Check]:
             found & (lots > shown),
             lambda i: f"{counted(int(lots[i]), 'lot')} from the {side_name(i)} at level {level[i]} of row {row[i]}, which shows {shown[i]}",
         ),
-        log.equal("fills_fee", "fills", "fee_usd_micros", lots * terms.fee_usd_micros),
+        log.equal("fills_fee", "fills", "fee_usd_micros", fees_of(log)),
     ]
+    if terms.working is not None:
+        checks.append(check_prints(log, market, index))
     if not market.bars and found.any():
-        checks += _check_depth(log, market, index, shown)
+        checks += _check_depth(log, market, index, shown)[: 1 if terms.working is not None else 2]  # consumed levels are passed over
     return checks
 
 
@@ -301,7 +315,8 @@ def check_times(log: Log, grid: Grid | None) -> list[Check]:
     there = (step >= 0) & (step < grid.steps)
     decided = grid.led(log, "ts_decided_ns")[np.where(there, step, 0), group[rows]]
     # A stop rests at the exchange: its row may have happened before the decision, and been received after it (`verify_floor`).
-    early = ~there | ((submitted < decided) & (reason != FLOOR))
+    working = log.terms.working is not None
+    early = ~there | ((submitted < decided) & (reason != FLOOR) & (not working))  # an order lives on, `verify_working` says how long
     checks.append(
         log.judge(
             "fills_after_decision",
@@ -312,7 +327,7 @@ def check_times(log: Log, grid: Grid | None) -> list[Check]:
             rows,
         )
     )
-    late = np.isin(reason, (CROSSED, STOP)) & (submitted != decided)
+    late = np.isin(reason, (CROSSED, STOP)) & (submitted != decided) & (not working)
     checks.append(
         log.judge(
             "fills_submitted_at_decision",

@@ -153,6 +153,8 @@ def check_actual(log: Log, grid: Grid) -> list[Check]:
     direction = np.where(held, HOLD, np.where(position > 0, LONG, np.where(position < 0, SHORT, FLAT)))
     magnitude = np.where(held | (position == 0), 0, magnitude_bin(position, log.terms.max_lots))
     order = np.zeros_like(direction)
+    if log.terms.working is not None:  # the kind of what was sent: `verify_working` knows it
+        order = grid.matrix(log, "actual_order")
     urgency = grid.matrix(log, "picked_urgency")
     columns = {"direction": direction, "magnitude": magnitude, "order": order, "urgency": urgency}
     return [
@@ -160,13 +162,17 @@ def check_actual(log: Log, grid: Grid) -> list[Check]:
     ]
 
 
-def check_trail(log: Log, grid: Grid) -> list[Check]:
-    """The trail ratchets at marks: set anew when a position is opened or reversed, else never loosened; none when flat or unused."""
+def check_trail(log: Log, grid: Grid, booked: Walk | None = None) -> list[Check]:
+    """The trail ratchets at marks: set anew when a position is opened or reversed, else never loosened; none when flat or unused.
+
+    Orders in the book can close and open again within one step, of which the fills know (`booked`)."""
     trail, mark, position = (grid.matrix(log, name) for name in ("trail_mid2_ticks", "mark_mid2_ticks", "position_lots"))
     before, last = shift(position, 0), shift(trail, NULL)
     sign = np.sign(position)
     level = mark - sign * 2 * log.terms.trail_ticks
     kept = (np.sign(before) == sign) & (last != NULL)
+    if booked is not None and log.terms.working is not None:
+        kept &= _opened_step(log, grid, booked) != np.arange(grid.steps)[:, None]
     ratcheted = np.where(kept, np.where(sign > 0, np.maximum(last, level), np.minimum(last, level)), level)
     expected = np.where((position == 0) | (log.terms.trail_ticks == 0), NULL, ratcheted)
     return [log.equal("steps_trail_mid2_ticks", "steps", "trail_mid2_ticks", expected.reshape(-1), grid.order)]

@@ -4,7 +4,7 @@ Shares nothing with `lob.tape_build`: the rules are docs/step.md's, written agai
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -57,6 +57,9 @@ class Market:
     bars: bool
     printed: np.ndarray  # int64[n]: lots that the row printed (action T)
     parts: tuple[tuple[int, int], ...] = ()  # for each window the events [first, last) that were read for it; none: all, for one window
+    aggressor: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # int64[n]: side of a print's aggressor, 0 none,
+    print_ticks: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # its price,
+    print_on_tick: np.ndarray = field(default_factory=lambda: np.empty(0, bool))  # and whether that is whole; empty without `price`
     goes_on_until_ns: int = -1  # time of the last row that the store holds, also behind what was read; -1: not known
 
     @property
@@ -85,7 +88,10 @@ class Market:
         return np.where(inside, self.dates[np.maximum(at, 0)], -1) if len(self.opens) else np.full(len(ts), -1)
 
 
-_PER_EVENT = ("key", "ts_event", "ts_recv", "trusted", "tradable", "session", "bid", "ask", "bid_lots", "ask_lots", "printed")
+_PER_EVENT = (
+    "key", "ts_event", "ts_recv", "trusted", "tradable", "session", "bid", "ask", "bid_lots", "ask_lots", "printed", "aggressor",
+    "print_ticks", "print_on_tick",
+)  # fmt: skip
 
 
 def join_markets(markets: Sequence[Market], windows: Sequence[int]) -> Market:
@@ -161,11 +167,11 @@ def market_of(columns: Columns, schema: str, tick_e9: int, slippage_ticks: int, 
     return _books(columns, tick_e9, key, shared)
 
 
-def book_columns(schema: str) -> list[str]:
-    """The store columns that a book market needs."""
+def book_columns(schema: str, prints: bool = False) -> list[str]:
+    """The store columns that a book market needs; with `prints`, one in which orders wait for prints."""
     levels = 1 if schema == "mbp-1" else 10
     parts = [f"{side}_{what}_{i:02d}" for i in range(levels) for side in ("bid", "ask") for what in ("px", "sz")]
-    return ["ts_event", "ts_recv", "flags", "action", "size", *parts]
+    return ["ts_event", "ts_recv", "flags", "action", "size", *(["side", "price"] if prints else []), *parts]
 
 
 BAR_COLUMNS = ["ts_event", "open", "high", "low", "close"]
@@ -202,12 +208,28 @@ def _books(columns: Columns, tick_e9: int, key: np.ndarray, shared: dict[str, An
         lots["ask"],
         bars=False,
         printed=np.where(arrays["action"].astype("S1") == b"T", arrays["size"].astype(np.int64), 0),
+        **_prints(columns, tick_e9),
         **shared,
     )
     session = market.session_of(event)
     two_sided = (market.bid_lots[:, 0] > 0) & (market.ask_lots[:, 0] > 0) & (market.bid[:, 0] < market.ask[:, 0])
     tradable = market.trusted & ~clear & (flags & F_MAYBE_BAD_BOOK == 0) & (session >= 0) & two_sided & on_tick
     return Market(**{**market.__dict__, "tradable": tradable, "session": session})
+
+
+def _prints(columns: Columns, tick_e9: int) -> dict[str, Any]:
+    """Side, price and soundness of every print, where the columns hold a price."""
+    arrays = columns.arrays
+    if "price" not in arrays or "side" not in arrays:
+        return {}
+    trade, side = arrays["action"].astype("S1") == b"T", arrays["side"].astype("S1")
+    whole = arrays["price"] // tick_e9
+    null = columns.undefined.get("price", np.zeros(len(whole), bool))
+    return {
+        "aggressor": np.where(trade & (side == b"B"), 1, np.where(trade & (side == b"A"), -1, 0)),
+        "print_ticks": np.where(trade & ~null, whole, 0).astype(np.int64),
+        "print_on_tick": trade & ~null & (whole * tick_e9 == arrays["price"]),
+    }
 
 
 def _bars(columns: Columns, schema: str, tick_e9: int, slippage: int, key: np.ndarray, shared: dict[str, Any]) -> Market:

@@ -42,14 +42,14 @@ def fill_flows(connection: "duckdb.DuckDBPyConnection") -> dict[Key, tuple[int, 
     return {(p, lane, e): (int(flow), int(fee)) for p, lane, e, flow, fee in connection.execute(query).fetchall()}
 
 
-def raw_flows(connection: "duckdb.DuckDBPyConnection", raw_ticks: np.ndarray) -> dict[Key, tuple[int, int]]:
-    """(e) (cash flow in ticks at the raw market's prices, lots) of the fills."""
+def raw_flows(connection: "duckdb.DuckDBPyConnection", raw_ticks: np.ndarray, fee: np.ndarray) -> dict[Key, tuple[int, int]]:
+    """(e) (cash flow in ticks at the raw market's prices, the scheduled fees) of the fills; both arrays int64[n], as the fills stand."""
     import pyarrow as pa
 
     rows = connection.table("fills").select("phase, lane, episode, side, lots").to_arrow_table()
-    connection.register("raw_fills", rows.append_column("raw_ticks", pa.array(raw_ticks)))
-    query = f"select {GROUP}, -sum(side::hugeint * lots * raw_ticks), sum(lots)::hugeint from raw_fills group by all"
-    return {(p, lane, e): (int(flow), int(lots)) for p, lane, e, flow, lots in connection.execute(query).fetchall()}
+    connection.register("raw_fills", rows.append_column("raw_ticks", pa.array(raw_ticks)).append_column("raw_fee", pa.array(fee)))
+    query = f"select {GROUP}, -sum(side::hugeint * lots * raw_ticks), sum(raw_fee)::hugeint from raw_fills group by all"
+    return {(p, lane, e): (int(flow), int(fees)) for p, lane, e, flow, fees in connection.execute(query).fetchall()}
 
 
 def cash_and_equity(connection: "duckdb.DuckDBPyConnection", capital: int) -> dict[Key, tuple[int, int, int]]:
@@ -68,24 +68,33 @@ def cash_and_equity(connection: "duckdb.DuckDBPyConnection", capital: int) -> di
 
 
 def check_orders(connection: "duckdb.DuckDBPyConnection", log: Log) -> list[Check]:
-    """Every fill has its order: same step, side and reason; and an order's fills are what it says it filled."""
+    """Every fill has its order: same step, side and reason; and an order's fills are what it says it filled.
+
+    An order that works in the book may fill before the step in which it ends (and has its row), passively under a reason of the fill's own,
+    and be cancelled (3) or expire (4); in a log that was broken off it may not have ended.
+    """
+    working = log.terms.working is not None
+    other = "f.reason not in (1, 2) and o.reason <> f.reason" if working else "o.reason <> f.reason"
+    states = "o.state not in (3, 4) and " if working else ""
+    other_step = "o.step < f.step" if working else "o.step <> f.step"
+    missing = "o.order_id is null" if not working or log.run.finished else "false"
     for table in ("fills", "orders"):
         connection.register(f"numbered_{table}", _numbered(log, table))
     only = "" if log.terms.level == "full" else "f.lane in (select distinct lane from steps) and"
     mismatched = f"""
         select f.row_number,
-               case when o.order_id is null then 'order_id' when o.step <> f.step then 'step' when o.side <> f.side then 'side'
-                    when o.reason <> f.reason then 'reason' when o.ts_submitted_ns <> f.ts_submitted_ns then 'ts_submitted_ns'
+               case when {missing} then 'order_id' when {other_step} then 'step' when o.side <> f.side then 'side'
+                    when {other} then 'reason' when o.ts_submitted_ns <> f.ts_submitted_ns then 'ts_submitted_ns'
                     else '' end as wrong
         from numbered_fills f left join orders o using (phase, lane, order_id)
         where {only} wrong <> '' order by 1 limit 1
     """
-    filled = """
+    filled = f"""
         with sums as (select phase, lane, order_id, sum(lots)::hugeint as lots from fills group by all)
         select o.row_number,
                case when o.filled_lots <> coalesce(f.lots, 0) then 'filled_lots'
                     when o.filled_lots > o.lots or o.lots <= 0 then 'lots'
-                    when o.state <> (case when o.filled_lots = o.lots then 0 when o.filled_lots > 0 then 1 else 2 end) then 'state'
+                    when {states}o.state <> (case when o.filled_lots = o.lots then 0 when o.filled_lots > 0 then 1 else 2 end) then 'state'
                     else '' end as wrong
         from numbered_orders o left join sums f using (phase, lane, order_id)
         where wrong <> '' order by 1 limit 1

@@ -44,6 +44,8 @@ class Case(NamedTuple):
     """Of a case whose sessions are windows of their own; 0: one window over all of them, played once to its end."""
     restarts: int | None = None
     first_lane: int = 0
+    walking: bool = False
+    """A market that walks tick by tick, where an order can stand in a queue for long (`tests.exchange_markets`)."""
 
 
 TIGHT = {"capital_usd_micros": 40_000_000_000, "floor_usd_micros": 37_000_000_000, "margin_usd_micros": 1_000_000_000}
@@ -77,6 +79,8 @@ LIVE = (
          sessions=3, steps=90, restarts=77, first_lane=2),
     Case(14, {"queue_model": "power", "queue_power": 2, "max_lots": 40, "floor_usd_micros": 90_000_000_000, "margin_usd_micros": 10**8,
               "cross_after_ppm": 200_000}, depth=3, sessions=1, volatility=0.4),
+    Case(16, {"queue_model": "risk_averse", "max_lots": 3}, events=600, period_s=0.5, lanes=12, walking=True),
+    Case(29, {"queue_model": "power", "max_lots": 3}, events=600, period_s=0.5, lanes=12, walking=True),
 )  # fmt: skip
 """Cases whose orders work in the book."""
 NUMBERED = EVERY + LIVE
@@ -86,8 +90,13 @@ def make_env(case: Case, device: str = "cpu", **options: Any):
     """The case's environment, all tables emitted unless told otherwise."""
     from cuda_env.env import Env
 
-    tape = random_tape(case.seed, case.events, case.sessions, case.volatility, case.depth, instrument=case.instrument)
-    if "queue_model" in case.config:
+    if case.walking:
+        from tests.exchange_markets import random_market
+
+        tape = random_market(case.seed, case.events, 5, case.sessions).tape()
+    else:
+        tape = random_tape(case.seed, case.events, case.sessions, case.volatility, case.depth, instrument=case.instrument)
+    if "queue_model" in case.config and not case.walking:
         tape = with_prints(tape, case.seed)
     config = EnvConfig(**case.config)
     if case.steps:
@@ -109,6 +118,9 @@ def random_inputs(case: Case, decisions: int) -> np.ndarray:
     patient = rng.random((decisions, case.lanes)) < 0.6
     patient[:, ::2] = False
     actions[patient] = 27 + rng.integers(0, 27, int(patient.sum()))
+    if case.walking:  # eight decisions of one mind: long or short, joining and patient
+        minds = rng.integers(0, 2, (-(-decisions // 8), case.lanes)) * 2 * 27 + rng.integers(0, 3, case.lanes) * 9 + 3 + 1
+        actions = np.repeat(minds, 8, axis=0)[:decisions]
     inputs[:, 0] = actions
     return inputs.astype(np.int32)
 

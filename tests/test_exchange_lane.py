@@ -7,6 +7,7 @@ import pytest
 
 from cuda_env import arrays as a
 from lob.actions import EndReason, FillReason, OrderState, names
+from lob.tape import NO_PRICE
 from tests.env_builds import CASES, LIVE, Njit, make_env, random_inputs, trace, trace_elsewhere
 from tests.exchange_lane_oracle import Decision, Terms, play_lane
 from tests.exchange_oracle import Row
@@ -33,7 +34,9 @@ def oracle_rows(tape) -> list[Row]:
         times, flags = (int(tape.ts_event_ns[i]), int(tape.ts_recv_ns[i])), (bool(tape.trusted[i]), bool(tape.tradable[i]))
         row = Row(*times, *book, *flags, int(tape.session[i]))
         if tape.trade_side[i]:
-            row.aggressor, row.print_ticks, row.print_lots = (int(x[i]) for x in (tape.trade_side, tape.trade_ticks, tape.trade_lots))
+            price = int(tape.trade_ticks[i])
+            row.aggressor, row.print_lots = int(tape.trade_side[i]), int(tape.trade_lots[i])
+            row.print_ticks = None if price == NO_PRICE else price
         rows.append(row)
     return rows
 
