@@ -20,7 +20,7 @@ from cuda_env.diag import (
     bins_of,
     carry,
 )
-from cuda_env.kernels_cpu import followed
+from cuda_env.kernels_moves import moves
 from cuda_env.observe import SLOT_COUNT, lane_slots, market_slots
 from cuda_env.state import CURSOR
 from cuda_env.step import close_lane, drain_lane, restart_lane, step_lane
@@ -48,28 +48,7 @@ TELLERS = CHUNK // AMOUNTS
 """Threads of a block that sum each of its amounts."""
 
 
-@cuda.jit
-def step(picks, w):
-    """One step: one thread a lane, at least `lanes` threads."""
-    lane = cuda.grid(1)
-    if lane < w.params[LANES]:
-        step_lane(lane, picks, w.market, w.plan, w.params, w.state, w.out)
-
-
-@cuda.jit
-def drain(w):
-    """The drain: one thread a lane."""
-    lane = cuda.grid(1)
-    if lane < w.params[LANES]:
-        drain_lane(lane, w.market, w.plan, w.params, w.state, w.out)
-
-
-@cuda.jit
-def close_all(w):
-    """The drain of all lanes where they stand: one thread a lane."""
-    lane = cuda.grid(1)
-    if lane < w.params[LANES]:
-        close_lane(lane, w.market, w.plan, w.params, w.state, w.out)
+step, drain, close_all, run, follow = moves(step_lane, drain_lane, close_lane)
 
 
 @cuda.jit
@@ -83,30 +62,6 @@ def restart(w):
             cuda.atomic.add(w.sums.previous, CASH_SUM, cash)
             cuda.atomic.add(w.sums.previous, FEES_SUM, fees)
             cuda.atomic.add(w.sums.previous, EQUITY_SUM, equity)
-
-
-@cuda.jit
-def run(actions, picks, w):
-    """All steps of `actions`, int32[T, lanes], in one launch: one thread a lane."""
-    lane = cuda.grid(1)
-    if lane < w.params[LANES]:
-        for step in range(actions.shape[0]):
-            picks.action[lane] = actions[step, lane]
-            step_lane(lane, picks, w.market, w.plan, w.params, w.state, w.out)
-            if w.starts.rows.size > 0:
-                restart_lane(lane, w.params, w.starts, w.state)
-
-
-@cuda.jit
-def follow(actions, part, steps, picks, w):
-    """`steps` steps of lanes that follow rules (`cuda_env.kernels_cpu.followed`), in one launch: one thread a lane."""
-    lane = cuda.grid(1)
-    if lane < w.params[LANES]:
-        for _ in range(steps):
-            picks.action[lane] = followed(lane, actions, part, w.state)
-            step_lane(lane, picks, w.market, w.plan, w.params, w.state, w.out)
-            if w.starts.rows.size > 0:
-                restart_lane(lane, w.params, w.starts, w.state)
 
 
 @cuda.jit

@@ -41,7 +41,6 @@ class CudaRunner:
             w, picks = self._world, self._picks = as_device(world), as_device(self.picks)
             per_lane, per_warp = -(-lanes // k.THREADS), -(-lanes * k.WARP // k.THREADS)
 
-            # Kernels of their own: orders in the book take registers that a lane of market orders should not pay for.
             self._moves: Any = k
             if int(world.params[QUEUE_MODEL]) != NO_QUEUE:
                 from cuda_env import kernels_live_cuda

@@ -61,7 +61,7 @@ def test_the_step_loop_is_what_a_training_step_runs_and_no_more(loop):
         "policy/lane_pass.py:LanePass.__init__.<lambda 3>": HOST,  # an attribute's lambda, made in the CPU's branch
         "cuda_env/kernels_cpu.py:step_one": HOST,
         "cuda_env/blocks_cuda.py:CudaCapture._to_host": DRAIN,
-        "cuda_env/kernels_cuda.py:step": KERNEL,
+        "cuda_env/kernels_moves.py:moves.step": KERNEL,
         "cuda_env/exchange.py:book_fill": KERNEL,
         "policy/loss_cuda.py:kernel.measure": KERNEL,
         "lob/philox.py:philox4x32": KERNEL,
@@ -87,7 +87,7 @@ PLANTED = (
     ("policy/health.py", "PINMEM", "pageable", "        self._counts.copy_(counts)\n", "        self._counts.copy_(torch.tensor([1]))\n"),
     ("policy/blocks.py", "RANDOM", "torch.rand", "        told = None\n", "        x = x + torch.rand(1)\n"),
     ("cuda_env/observe.py", "ROMEM", "features", "    cursor = state[s.CURSOR, lane]\n", "    features[0, 0] = 0\n"),
-    ("cuda_env/run_cuda.py", "SIGNED", "no signature", "            self._step()\n", "            k.step[1, 32](self.picks)\n"),
+    ("cuda_env/run_cuda.py", "SIGNED", "no signature", "            self._step()\n", "            k.restart[1, 32](self.picks)\n"),
     ("cuda_env/kernels_cuda.py", "ATOMIC", "w.observation", "    lane = cuda.grid(1)\n", "    cuda.atomic.add(w.observation, 0, 1.0)\n"),
     ("cuda_env/blocks_cuda.py", "BORROW", "anew", "        self._runner.ordered(launch)\n", "        self.kept = as_device(self._block)\n"),
     (
