@@ -42,7 +42,6 @@ def ingest(
       sim ingest esh4_20231225.mbp-10.dbn.zst --store S
       sim ingest ES_1min.csv --store S --instrument ES --schema ohlcv-1m --timezone America/New_York
     """
-    from lob.units import counted, format_time_ns
     from sim.ingest import ingest as put_in
     from sim.registry import registry_of
 
@@ -62,11 +61,17 @@ def ingest(
         )
     for warning in report["warnings"]:
         say(f"warning: {warning}")
+    texts = [_text(file, one) for one in (report, report.get("books")) if one is not None]
+    emit(report, "\n".join(texts), as_json)
+
+
+def _text(file: Path, report: dict[str, Any]) -> str:
+    from lob.units import counted, format_time_ns
+
     done = (
         "already in the store; nothing was done"
         if report["already"]
         else f"{counted(report['rows'], 'row')} in {counted(report['parts'], 'part')}"
     )
     span = f"{format_time_ns(report['start_ns'])} to {format_time_ns(report['end_ns'])}"
-    text = f"{file}: {done}\n{report['schema']} of {', '.join(report['instruments'])}, {span}\nsha256 {report['sha256']}"
-    emit(report, text, as_json)
+    return f"{file}: {done}\n{report['schema']} of {', '.join(report['instruments'])}, {span}\nsha256 {report['sha256']}"

@@ -21,12 +21,19 @@ def _level(i: int) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
+_ORDER = [
+    ("order_id", "<u8"), ("price", "<i8"), ("size", "<u4"), ("flags", "u1"), ("channel_id", "u1"), ("action", "S1"), ("side", "S1"),
+    ("ts_recv", "<u8"), ("ts_in_delta", "<i4"), ("sequence", "<u4"),
+]  # fmt: skip
+
+MBO = np.dtype(_HEADER + _ORDER)
 TRADE = np.dtype(_HEADER + _TRADE)
 MBP_1 = np.dtype(_HEADER + _TRADE + _level(0))
 MBP_10 = np.dtype(_HEADER + _TRADE + [field for i in range(LEVELS) for field in _level(i)])
 OHLCV = np.dtype(_HEADER + [("open", "<i8"), ("high", "<i8"), ("low", "<i8"), ("close", "<i8"), ("volume", "<u8")])
 
 RECORDS: dict[str, np.dtype] = {
+    "mbo": MBO,
     "trades": TRADE,
     "mbp-1": MBP_1,
     "mbp-10": MBP_10,
@@ -37,7 +44,9 @@ RECORDS: dict[str, np.dtype] = {
 }
 """schema name -> record dtype, for every schema that the store holds."""
 
-RTYPE = {"trades": 0x00, "mbp-1": 0x01, "mbp-10": 0x0A, "ohlcv-1s": 0x20, "ohlcv-1m": 0x21, "ohlcv-1h": 0x22, "ohlcv-1d": 0x23}
+RTYPE = {
+    "mbo": 0xA0, "trades": 0x00, "mbp-1": 0x01, "mbp-10": 0x0A, "ohlcv-1s": 0x20, "ohlcv-1m": 0x21, "ohlcv-1h": 0x22, "ohlcv-1d": 0x23,
+}  # fmt: skip
 """schema name -> DBN record type."""
 
 BAR_NS = {"ohlcv-1s": 10**9, "ohlcv-1m": 60 * 10**9, "ohlcv-1h": 3600 * 10**9, "ohlcv-1d": 86400 * 10**9}

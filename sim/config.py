@@ -93,8 +93,9 @@ class TapeConfig(Section):
     @field_validator("market_schema")
     @classmethod
     def _known_schema(cls, name: str) -> str:
-        if name not in RECORDS or name == "trades":
-            raise ValueError(f"{name!r} cannot be replayed; use one of {', '.join(schema for schema in RECORDS if schema != 'trades')}")
+        if name not in RECORDS or name in ("trades", "mbo"):
+            shown = ", ".join(schema for schema in RECORDS if schema not in ("trades", "mbo"))
+            raise ValueError(f"{name!r} cannot be replayed; use one of {shown}")
         return name
 
     @field_validator("clock")

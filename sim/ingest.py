@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from lob.errors import BadInput
 from lob.instruments import REGISTRY, Instrument
 
 
@@ -26,13 +27,16 @@ def ingest(
     """Puts one file into the store and says what was put in (the fields of `store.market.IngestReport`, plus `store`).
 
     `instrument`, `schema`, `timezone`, `stamp`, `delimiter`, `date_order`, `columns` say what a CSV of bars does not say itself; a file
-    that is in the store already with others of them is refused.
+    that is in the store already with others of them is refused. A DBN file of messages (`mbo`) goes in twice, as its messages and as the
+    books built of them (`mbp-10`, told under `books`); `schema` takes one of them alone.
     `registry` gives tick and calendar for the quality report; `progress` is called with the records read so far. Raises BadInput,
     NotFound, StaleCache; the store is then as it was before.
     """
+    from store.books import BOOKS
+    from store.catalog import remove_empty_store, remove_source
     from store.csv_ohlcv import parse_columns
     from store.market import ingest_file
-    from store.readers import open_source
+    from store.readers import holds_messages, open_books, open_source
 
     stated = parse_columns(columns)
 
@@ -41,6 +45,31 @@ def ingest(
 
     named = ",".join(f"{part}={column}" for part, column in sorted(stated.items())) or None
     options = {"schema": schema, "timezone": timezone, "stamp": stamp, "delimiter": delimiter, "columns": named, "date_order": date_order}
-    report = ingest_file(path, store, open_source=opened, instrument=instrument, options=options, registry=registry, progress=progress)
+    shared: dict[str, Any] = {"instrument": instrument, "registry": registry, "progress": progress}
+
+    def books() -> dict[str, Any]:
+        return _told(ingest_file(path, store, open_source=open_books, derived=BOOKS, options={"schema": schema}, **shared), store)
+
+    messages = holds_messages(Path(path))
+    if messages and schema == "mbp-10":
+        return books()
+    is_new = not Path(store).exists()
+    report = _told(ingest_file(path, store, open_source=opened, options=options, **shared), store)
+    if not messages or schema is not None:
+        return report
+    try:
+        made = books()
+    except BaseException as error:
+        if not report["already"]:
+            remove_source(store, report["sha256"])
+            if is_new:
+                remove_empty_store(Path(store))
+        if isinstance(error, BadInput):
+            raise BadInput(f"{error} (--schema mbo puts the messages in alone)") from None
+        raise
+    return report | {"books": made, "warnings": report["warnings"] + made["warnings"]}
+
+
+def _told(report: Any, store: str | os.PathLike) -> dict[str, Any]:
     found = asdict(report)
     return {"store": str(store)} | {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}

@@ -4,6 +4,7 @@ The calling thread reads, splits by instrument and UTC date, copies columns out 
 boundaries depend on the file alone, so the same file gives the same parts.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -42,7 +43,7 @@ from store.market_schema import (
     take_out_sentinels,
     to_arrow,
 )
-from store.quality import COUNTERS, CURSOR, InstrumentQuality, add_batch, report
+from store.quality import COUNTERS, CURSOR, InstrumentQuality, add_batch, add_faults, report
 
 PART_ROWS = ROW_GROUP_ROWS
 """A part is written once this many rows of one instrument and date have come together (it may hold up to one batch more). Three parts
@@ -65,6 +66,19 @@ class Source(Protocol):
     def batches(self) -> Iterable[np.ndarray]: ...
 
     def symbol_of(self, instrument_id: int, date: Any) -> str | None: ...
+
+
+def _numbered(source: Source) -> Iterable[tuple[np.ndarray, np.ndarray]]:
+    """(records, int64 number of each in the source): the source's own numbers (`store.readers.Source.numbered`), or a count."""
+    own = getattr(source, "numbered", None)
+    if own is not None:
+        yield from own()
+        return
+    rows = 0
+    for records in source.batches():
+        yield records, np.arange(rows, rows + len(records))
+        rows += len(records)
+        del records
 
 
 @dataclass(frozen=True)
@@ -135,22 +149,27 @@ def ingest_file(
     options: Mapping[str, str | None] | None = None,
     registry: Mapping[str, Instrument] = REGISTRY,
     progress: Callable[[int], None] | None = None,
+    also: Path | None = None,
+    derived: str = "",
 ) -> IngestReport:
     """Puts the file at `path` into the store, once and wholly, or raises and leaves the store as it was.
 
+    `also` is a second file that the source reads, `derived` says what it makes of the file (`store.books.BOOKS`): both are part of its
+    identity, which is the SHA-256 of the file alone without them.
     `open_source` opens it (see `store.readers`). `instrument` names the records of a file that names no symbols itself. `options` are those
     that `open_source` works with: the ones that shape values (`Source.options`) are kept, and the same file with others is refused.
     `registry` gives tick and calendar for the quality report. `progress` is called with the rows read so far.
     Raises BadInput (unreadable, empty, cut, overlapping, no space …), NotFound, StaleCache (the store is of a newer version).
     """
     path = Path(path)
-    stamp = _stamp(path)
+    stamp = [_stamp(file) for file in (path, also) if file is not None]
+    size = sum(file_size for _, file_size, _ in stamp)
     exists = (Path(store) / "store.json").exists()
     if exists:
         clean(check_store(store))
     with ThreadPoolExecutor(1) as hasher:
-        hashing = hasher.submit(sha256_file, path)
-        if exists and stamp[1] <= HASH_FIRST_BYTES and (earlier := find_record(Path(store), hashing.result())) is not None:
+        hashing = hasher.submit(_identity, path, also, derived)
+        if exists and size <= HASH_FIRST_BYTES and (earlier := find_record(Path(store), hashing.result())) is not None:
             _refuse_other_options(earlier, path, Path(store), instrument, options or {})
             return _report(earlier, str(path), already=True)
         source = open_source(path)  # before the store is made: a file that cannot be read leaves none behind
@@ -160,9 +179,10 @@ def ingest_file(
                 work = _Work(path, source, root, folder, instrument, registry, hashing, read_records(root), pool)
                 rows, qualities = _convert(work, progress)
                 _refuse_known(work, wait=True)
-                if file_stamp(path) != stamp:
+                if [file_stamp(file) for file in (path, also) if file is not None] != stamp:
                     raise BadInput(f"{path}: changed while it was read: wait until it is complete and run again; nothing was kept")
-                record = _record(work, stamp[1], rows, qualities, options or {})
+                name = f"{path.name} ({derived})" if derived else path.name
+                record = _record(work, name, size, rows, qualities, options or {})
                 earlier = commit(root, folder, record, work.staged)
         except _HeldAlready as found:
             earlier = record = found.record
@@ -175,6 +195,15 @@ def ingest_file(
     if earlier is not None:
         _refuse_other_options(earlier, path, root, instrument, options or {})
     return _report(earlier or record, str(path), already=earlier is not None)
+
+
+def _identity(path: Path, also: Path | None, derived: str) -> str:
+    """The file's SHA-256, or one over it, what is derived from it, and the second file's."""
+    own = sha256_file(path)
+    if also is None and not derived:
+        return own
+    parts = [own, derived, *([sha256_file(also)] if also is not None else [])]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _refuse_other_options(record: SourceRecord, path: Path, root: Path, instrument: str | None, options: Mapping[str, str | None]) -> None:
@@ -233,33 +262,39 @@ def _stream(work: _Work, progress: Callable[[int], None] | None) -> tuple[int, d
     rows = 0
     qualities: dict[str, InstrumentQuality] = {}
     symbols: dict[tuple[int, int], str] = {}
-    for records in work.source.batches():
+    identities: dict[int, str] = {}
+    for records, numbers in _numbered(work.source):
         _refuse_known(work)
-        index = _index_times(work, records, rows)
+        index = _index_times(work, records, numbers)
         for instrument_id, day, places in _split(records, index):
             if (instrument_id, day) not in symbols:
                 symbols[instrument_id, day] = _symbol(work, instrument_id, day)
             symbol, date = symbols[instrument_id, day], _date(day)
             chosen, times = (records, index) if places is None else (records[places], index[places])
-            positions = np.arange(rows, rows + len(records)) if places is None else places + rows
+            positions = numbers if places is None else numbers[places]
             start_ns, end_ns = int(times.min()), int(times.max())
             if work.hash_checked:
                 refuse_overlap(work.held, str(work.path), work.schema, [(symbol, start_ns, end_ns)])
             if symbol not in qualities:
                 qualities[symbol] = _quality_of(symbol, work.schema, work.registry)
+            identities[instrument_id] = symbol
             _cover(qualities[symbol], symbol, work.registry, start_ns, end_ns)
             add_batch(qualities[symbol], date, chosen, times)
             _wait(work, (symbol, date), records_to_columns(chosen, work.schema, positions))
         rows += len(records)
-        del records, chosen, times, index, places, positions  # the reader lends its memory again once nothing looks at it
+        del records, numbers, chosen, times, index, places, positions  # the reader lends its memory again once nothing looks at it
         if progress is not None:
             progress(rows)
     if rows == 0:
         raise BadInput(f"{work.path}: holds no records: nothing to ingest")
+    for (instrument_id, day), counts in getattr(work.source, "faults", {}).items():
+        # A day whose messages touch no level in view has no row, and then no line of the report either: the nearest before it takes them.
+        if instrument_id in identities:
+            add_faults(qualities[identities[instrument_id]], _date(day), counts)
     return rows, qualities
 
 
-def _index_times(work: _Work, records: np.ndarray, rows: int) -> np.ndarray:
+def _index_times(work: _Work, records: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """int64[n]: receive time, else event time, of each record."""
     index = np.ascontiguousarray(records["ts_event"])
     late = (index > _LAST_TIME) & (index != UNDEFINED_TIMESTAMP)
@@ -271,7 +306,7 @@ def _index_times(work: _Work, records: np.ndarray, rows: int) -> np.ndarray:
     if late.any():
         row = int(np.argmax(late))
         what = "no time at all" if index[row] == UNDEFINED_TIMESTAMP else "a time after the year 2262"
-        raise BadInput(f"{work.path}: record {rows + row} has {what}: the file is damaged, fetch it again")
+        raise BadInput(f"{work.path}: record {int(numbers[row])} has {what}: the file is damaged, fetch it again")
     return index.view(np.int64)
 
 
@@ -395,7 +430,9 @@ def _write_part(work: _Work, key: tuple[str, str], pieces: list[dict[str, np.nda
     return part, file
 
 
-def _record(work: _Work, size: int, rows: int, qualities: dict[str, InstrumentQuality], options: Mapping[str, str | None]) -> SourceRecord:
+def _record(
+    work: _Work, name: str, size: int, rows: int, qualities: dict[str, InstrumentQuality], options: Mapping[str, str | None]
+) -> SourceRecord:
     spans = []
     for symbol in sorted(qualities):
         days = qualities[symbol].spans.values()
@@ -403,7 +440,7 @@ def _record(work: _Work, size: int, rows: int, qualities: dict[str, InstrumentQu
     parts = sorted(work.parts, key=lambda part: (part.instrument, part.first_row))
     quality = [row for symbol in sorted(qualities) for row in report(qualities[symbol])]
     kept = {name: options.get(name) for name in getattr(work.source, "options", ())}
-    return SourceRecord(work.hashing.result(), work.path.name, size, work.schema, rows, tuple(spans), tuple(parts), tuple(quality), kept)
+    return SourceRecord(work.hashing.result(), name, size, work.schema, rows, tuple(spans), tuple(parts), tuple(quality), kept)
 
 
 def _report(record: SourceRecord, path: str, already: bool) -> IngestReport:
@@ -439,6 +476,17 @@ def _warnings(record: SourceRecord, path: str) -> list[str]:
             found.append((total["inconsistent_bars"], "bars have an open or a close outside low to high"))
         if total["off_tick_rows"]:
             found.append((total["off_tick_rows"], "rows hold a price that is no whole number of ticks: they stay out of the tape"))
+        if total["unknown_orders"]:
+            found.append((total["unknown_orders"], "messages speak of an order that is not in the book: cancels of one are refused"))
+        if total["duplicate_orders"] or total["bad_messages"] or total["oversized_cancels"]:
+            bad = total["duplicate_orders"] + total["bad_messages"] + total["oversized_cancels"]
+            found.append((bad, "messages are refused or cut: an order twice, more lots than are left, no price or side"))
+        if total["book_mismatches"]:
+            found.append((total["book_mismatches"], "rows of the book file are not what the messages make: they are never traded on"))
+        if total["unfounded_books"]:
+            found.append(
+                (total["unfounded_books"], "rows show a book whose beginning is not in the file (no snapshot, no clear): never traded on")
+            )
         if total["crossed_fault"]:
             where = "" if days[0]["session_reason"] else " inside the session"
             found.append((total["crossed_fault"], f"rows show a crossed book{where}: they are never traded on"))

@@ -114,7 +114,7 @@ def _total(days: list[dict[str, Any]]) -> dict[str, Any]:
     for name, value in days[0].items():
         if name in ("instrument", "schema", "date", "start_ns", "end_ns", "rows"):
             continue
-        values = [day[name] for day in days if day[name] is not None]
+        values = [day[name] for day in days if day.get(name) is not None]  # a record may be older than a count
         if name.endswith("_reason"):
             total[name] = values[0] if values else None
         else:

@@ -4,13 +4,14 @@ A crossed or locked book is put in the first class that fits: *pre-open* (outsid
 (the record does not end its event: no F_LAST), else a *data fault*.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from lob.jit import kernel_cpu
-from lob.records import BAR_NS, F_BAD_TS_RECV, F_LAST, F_MAYBE_BAD_BOOK, F_SNAPSHOT, RECORDS
+from lob.records import BAR_NS, F_BAD_TS_RECV, F_LAST, F_MAYBE_BAD_BOOK, F_SNAPSHOT, RECORDS, TRADE
 from lob.units import UNDEFINED_PRICE, UNDEFINED_TIMESTAMP
 
 BOOK_GAP_NS = 60 * 10**9
@@ -20,15 +21,16 @@ COUNTERS = (
     "rows", "gaps", "longest_gap_ns", "out_of_order_recv", "out_of_order_event", "undefined_prices", "undefined_times", "off_tick_prices",
     "off_tick_rows", "crossed_pre_open", "crossed_mid_event", "crossed_fault", "locked_pre_open", "locked_mid_event", "locked_fault",
     "one_sided_books", "empty_books", "bad_ts_recv", "maybe_bad_book", "snapshots", "outside_session", "trades", "traded_lots",
-    "inconsistent_bars",
+    "inconsistent_bars", "unknown_orders", "duplicate_orders", "oversized_cancels", "bad_messages", "book_mismatches", "unfounded_books",
 )  # fmt: skip
-"""What is counted, in the kernels' order."""
+"""What is counted, in the kernels' order; the last six where a book is built, by the builder."""
+BUILT = COUNTERS[COUNTERS.index("inconsistent_bars") + 1 :]
 
 (
     _ROWS, _GAPS, _LONGEST_GAP, _RECV_ORDER, _EVENT_ORDER, _UNDEFINED_PRICES, _UNDEFINED_TIMES, _OFF_TICK_PRICES, _OFF_TICK_ROWS,
     _CROSSED, _CROSSED_MID, _CROSSED_FAULT, _LOCKED, _LOCKED_MID, _LOCKED_FAULT, _ONE_SIDED, _EMPTY, _BAD_RECV, _BAD_BOOK, _SNAPSHOTS,
     _OUTSIDE, _TRADES, _TRADED, _INCONSISTENT,
-) = range(len(COUNTERS))  # fmt: skip
+) = range(len(COUNTERS) - len(BUILT))  # fmt: skip
 # What is carried from batch to batch of one instrument.
 _MAX_RECV, _MAX_EVENT, _LAST_INDEX, _LAST_SESSION, CURSOR = range(5)
 
@@ -49,8 +51,19 @@ class InstrumentQuality:
     session_reason: str | None
     days: dict[str, np.ndarray] = field(default_factory=dict)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    is_built: bool = False  # whether a builder of books has counted its faults
     covered: tuple[int, int] = (2**62, -(2**62))  # the times for which `sessions` is known
     carried: np.ndarray = field(default_factory=lambda: np.array([_NEVER, _NEVER, _NEVER, _NEVER, 0], np.int64))
+
+
+def add_faults(quality: InstrumentQuality, date: str, counts: Mapping[str, int]) -> None:
+    """Adds what a builder of books counted (names of BUILT) on a date; where that has no row, to the last date before it that has, else
+    to the first."""
+    quality.is_built = True
+    earlier = [day for day in quality.days if day <= date]
+    line = quality.days[max(earlier) if earlier else min(quality.days)]
+    for name, count in counts.items():
+        line[COUNTERS.index(name)] += count
 
 
 def add_batch(quality: InstrumentQuality, date: str, records: np.ndarray, index_ns: np.ndarray) -> None:
@@ -59,6 +72,8 @@ def add_batch(quality: InstrumentQuality, date: str, records: np.ndarray, index_
     first, last = int(index_ns.min()), int(index_ns.max())
     known = quality.spans.get(date, (first, last))
     quality.spans[date] = (min(first, known[0]), max(last, known[1]))
+    if quality.schema == "mbo":
+        records = _as_trades(records)
     words = np.require(records, requirements=["C", "A"]).view(np.int64).reshape(len(records), -1)
     if not words.flags.aligned:
         words = words.copy()
@@ -67,8 +82,17 @@ def add_batch(quality: InstrumentQuality, date: str, records: np.ndarray, index_
     if quality.schema in BAR_NS:
         _count_bars(words, tick, opens, closes, known_sessions, BAR_NS[quality.schema], counts, quality.carried)
     else:
-        levels = (RECORDS[quality.schema].itemsize - 48) // 32
+        levels = (records.dtype.itemsize - TRADE.itemsize) // 32
         _count_book(words, levels, tick, opens, closes, known_sessions, BOOK_GAP_NS, counts, quality.carried)
+
+
+def _as_trades(messages: np.ndarray) -> np.ndarray:
+    """MBO records as records of trades: what is counted of both stands in fields that both have."""
+    trades = np.zeros(len(messages), TRADE)
+    for name in TRADE.names or ():
+        if name in (messages.dtype.names or ()):
+            trades[name] = messages[name]
+    return trades
 
 
 @kernel_cpu
@@ -183,7 +207,7 @@ def _count_bars(words, tick, opens, closes, known_sessions, bar_ns, counts, carr
 def report(quality: InstrumentQuality) -> list[dict[str, Any]]:
     """One row per date. A count that cannot be made for the schema or the instrument is None, with the reason beside it if it needs one."""
     bars = quality.schema in BAR_NS
-    book = RECORDS[quality.schema].itemsize > 48 and not bars
+    book = "bid_px_00" in (RECORDS[quality.schema].names or ())
     absent: set[str] = set()
     if bars:
         absent |= {"out_of_order_recv", "bad_ts_recv", "maybe_bad_book", "snapshots", "trades"}
@@ -191,6 +215,8 @@ def report(quality: InstrumentQuality) -> list[dict[str, Any]]:
         absent.add("inconsistent_bars")
     if not book:
         absent |= {name for name in COUNTERS if name.startswith(("crossed", "locked")) or name.endswith("_books")}
+    if not quality.is_built:
+        absent |= set(BUILT)
     if quality.tick_e9 is None:
         absent |= {"off_tick_prices", "off_tick_rows"}
     if quality.sessions is None:

@@ -3,18 +3,19 @@
 import datetime as dt
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from lob.errors import BadInput
+from store.books import Faults, books_of
 from store.csv_mbp10 import read_mbp10_csv
 from store.csv_ohlcv import check_options, read_ohlcv_csv
 from store.csv_rows import Symbols
 from store.dbn import read_batches, read_metadata, usable_schema
 from store.dbn_metadata import DbnMetadata
-from store.detect import refuse_unless_readable
+from store.detect import kind_of, refuse_unless_readable
 from store.streams import open_stream
 
 BAR_OPTIONS = ("timezone", "stamp", "delimiter", "columns", "date_order")
@@ -27,7 +28,8 @@ class Source:
 
     `batches()` starts at the first record each time it is called and yields arrays of dtype `RECORDS[schema]`.
     `symbol_of(instrument_id, date)` is the name on a UTC date, or None where the file does not say. A CSV with a column of symbols
-    names the instruments of a batch only once that batch was read.
+    names the instruments of a batch only once that batch was read. `numbered()`, where a record is made of several of the file's, yields
+    (records, int64 number of the file's record that each came from); `faults` is then filled while they are read.
     """
 
     path: Path
@@ -37,6 +39,34 @@ class Source:
     batches: Callable[[], Iterator[np.ndarray]]
     symbol_of: Callable[[int, dt.date], str | None]
     options: tuple[str, ...] = ()
+    numbered: Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]] | None = None
+    faults: Faults = field(default_factory=dict)
+
+
+def holds_messages(path: str | os.PathLike[str]) -> bool:
+    """Whether the file is DBN of schema `mbo`. False for one that cannot be read: who opens it says why."""
+    try:
+        with open_stream(path) as stream:
+            if kind_of(stream.head) != "dbn":
+                return False
+        return read_metadata(path).schema == "mbo"
+    except BadInput:
+        return False
+
+
+def open_books(path: str | os.PathLike[str]) -> Source:
+    """The `mbp-10` that the messages of a DBN file of schema `mbo` make (`store.books`). Raises BadInput."""
+    messages = open_source(path, schema="mbo")
+    faults: Faults = {}
+
+    def numbered() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        faults.clear()
+        return books_of(messages.path, messages.batches, faults)
+
+    def batches() -> Iterator[np.ndarray]:
+        return (records for records, _ in numbered())
+
+    return Source(messages.path, "dbn", "mbp-10", messages.metadata, batches, messages.symbol_of, (), numbered, faults)
 
 
 def open_source(

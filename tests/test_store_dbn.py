@@ -98,6 +98,7 @@ def test_the_fields_of_a_real_book_equal_the_public_decoders(shared_data):
 def test_the_record_dtypes_are_the_public_decoders():
     for schema, message in (("mbp-10", databento_dbn.MBP10Msg), ("mbp-1", databento_dbn.MBP1Msg), ("trades", databento_dbn.TradeMsg)):
         assert [(n, RECORDS[schema][n].str) for n in RECORDS[schema].names] == [(n, np.dtype(t).str) for n, t in message._dtypes]
+    assert RECORDS["mbo"] == np.dtype(databento_dbn.MBOMsg._dtypes)
     assert RECORDS["ohlcv-1m"] == np.dtype(databento_dbn.OHLCVMsg._dtypes)
 
 
@@ -305,8 +306,8 @@ def test_a_live_recording_is_refused_with_what_it_holds(shared_data):
 
 
 def test_a_schema_that_cannot_be_used_is_refused_with_those_that_can(shared_data):
-    for name in ("mbo/esh4-glbx-mdp3-20231225.mbo.dbn.zst", "l1/esu4_nqu4_20240701.definition.dbn.zst"):
-        assert "cannot be used; these can: trades, mbp-1, mbp-10" in fault(shared_data / name)
+    for name in ("l1/esm4_puts_20240509_10min.bbo-1m.dbn.zst", "l1/esu4_nqu4_20240701.definition.dbn.zst"):
+        assert "cannot be used; these can: mbo, trades, mbp-1, mbp-10" in fault(shared_data / name)
 
 
 def test_another_schema_than_the_one_asked_for_is_refused(tmp_path):
