@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cuda_env.changes import CHANGES, row_changes
 from cuda_env.config import EnvConfig
 from lob.errors import BadInput
 from lob.instruments import Instrument
@@ -25,6 +26,7 @@ class Market(NamedTuple):
     marks: Any  # uint8[E]: TRADABLE, TRUSTED, NEW_SESSION, PRINT_BUY, PRINT_SELL
     trade_ticks: Any  # int32[E]: where a PRINT row printed
     trade_lots: Any  # int32[E]: and how many lots
+    changes: Any  # int32[E, 8]: what a row changes (`cuda_env.changes`)
     open_ns: Any  # int64[S]: sessions, ascending
     close_ns: Any  # int64[S]
 
@@ -59,6 +61,7 @@ def market_arrays(tape: Tape, working: bool = False) -> Market:
     """
     marks, trade_ticks, trade_lots = np.zeros(0, np.uint8), np.zeros(0, np.int32), np.zeros(0, np.int32)
     open_ns = close_ns = np.zeros(0, np.int64)
+    changes = np.zeros((0, len(CHANGES)), np.int32)
     if working:
         if tape.trade_ticks is None:
             raise BadInput(
@@ -67,6 +70,9 @@ def market_arrays(tape: Tape, working: bool = False) -> Market:
             )
         marks, trade_ticks = row_marks(tape), np.ascontiguousarray(tape.trade_ticks)
         trade_lots = np.minimum(tape.trade_lots, LOTS_LIMIT).astype(np.int32)
+        prints = (marks & PRINT_BUY != 0).astype(np.int8) - (marks & PRINT_SELL != 0)
+        books = tape.bid_ticks, tape.bid_lots, tape.ask_ticks, tape.ask_lots
+        changes = row_changes(*books, tape.tradable, tape.trusted, prints, trade_ticks)
         open_ns, close_ns = np.ascontiguousarray(tape.session_open_ns), np.ascontiguousarray(tape.session_close_ns)
     return Market(
         np.ascontiguousarray(tape.ts_event_ns),
@@ -79,6 +85,7 @@ def market_arrays(tape: Tape, working: bool = False) -> Market:
         marks,
         trade_ticks,
         trade_lots,
+        changes,
         open_ns,
         close_ns,
     )

@@ -4,6 +4,7 @@ from cuda_env import arrays as a
 from cuda_env import state as s
 from cuda_env import working as w
 from cuda_env.exchange import Order, book_fill
+from cuda_env.interest import NO_STOP, NOTHING, concerns, interest, standing_before, stop_band, stopped
 from cuda_env.physics import magnitude_bin, trail_met, unrealized
 from lob.actions import NOT_PLAYED, FillReason, OrderKind, OrderState
 from lob.jit import called, scalar
@@ -73,9 +74,8 @@ def cancel_all(lane, ended, ts, state, out):
 
 
 @scalar
-def stands(lane, ts, market, state):
-    """Whether a tradable book of the session of `ts` stands at `ts`, no row between the standing one and `ts` being left."""
-    event = state[w.STANDING, lane]
+def stands(event, ts, market):
+    """Whether a tradable book of the session of `ts` stands at `ts`, `event` being the last trusted row by then."""
     if event < 0 or market.marks[event] & a.TRADABLE == 0:
         return False
     first, last = 0, market.open_ns.shape[0]  # the last session that opened at or before ts
@@ -258,38 +258,49 @@ def live(lane, last, until, watch, market, params, state, out):
     session of t; else the next tradable row. With `watch` the floor and the trail are looked for at every tradable row.
     """
     event, events = state[w.NEXT, lane], market.ts_event.shape[0]
+    wants, stops, stale = NOTHING, NO_STOP, True
     while True:
-        now = market.ts_event[event] if event < events else w.FAR
         due = state[w.DUE, lane]
+        horizon = min(due, until)
+        while event <= last and market.ts_event[event] <= horizon:
+            if stale:
+                wants, stops, stale = interest(lane, state), stop_band(lane, watch, params, state), False
+            if market.marks[event] & a.NEW_SESSION != 0 or concerns(event, wants, market) or stopped(event, stops, market):
+                break
+            event += 1
+        now = market.ts_event[event] if event < events else w.FAR
         if due < now:
             if due > until:
                 break
-            slot, _ = w.next_due(lane, state)
-            comes, ts, met = True, due, state[w.STANDING, lane]
-            if state[w.at(slot, w.PHASE), lane] == w.IN_FLIGHT:
-                comes = trim(lane, slot, due, state, out)
-            else:
-                comes = apply_change(lane, slot, due, state, out)
-            if comes:
-                if not stands(lane, due, market, state):
-                    state[w.at(slot, w.PHASE), lane] = w.WAITING
-                elif state[w.at(slot, w.STYLE), lane] == w.POST:
-                    w.rest(lane, slot, met, ts, market, state)
-                else:
-                    meet(lane, slot, met, ts, 0, market, params, state, out)
-                    end_met(lane, slot, ts, state, out)
-            _, due = w.next_due(lane, state)
-            state[w.DUE, lane] = due
-            continue
-        if event > last or now > until:
+            take_message(lane, due, standing_before(event, market), market, params, state, out)
+            stale = True
+        elif event > last or now > until:
             break
-        marks = market.marks[event]
-        if marks & a.NEW_SESSION != 0:
-            expire(lane, now, state, out)
-        if marks != 0:
-            take_row(lane, event, now, marks, watch, market, params, state, out)
-        event += 1
+        else:
+            stale = take_row(lane, event, now, watch, market, params, state, out)
+            event += 1
     state[w.NEXT, lane] = event
+
+
+@scalar
+def take_message(lane, ts, standing, market, params, state, out):
+    """What arrives next, at `ts`, on the book of the last trusted row."""
+    slot, _ = w.next_due(lane, state)
+    comes = True
+    if state[w.at(slot, w.PHASE), lane] == w.IN_FLIGHT:
+        comes = trim(lane, slot, ts, state, out)
+    else:
+        comes = apply_change(lane, slot, ts, state, out)
+    if comes:
+        if not stands(standing, ts, market):
+            state[w.at(slot, w.PHASE), lane] = w.WAITING
+        elif state[w.at(slot, w.STYLE), lane] == w.POST:
+            w.rest(lane, slot, standing, ts, market, state)
+        else:
+            meet(lane, slot, standing, ts, 0, market, params, state, out)
+            end_met(lane, slot, ts, state, out)
+    _, due = w.next_due(lane, state)
+    state[w.DUE, lane] = due
 
 
 @scalar
@@ -307,11 +318,13 @@ def expire(lane, ts, state, out):
 
 
 @scalar
-def take_row(lane, event, now, marks, watch, market, params, state, out):
-    """One row: its print and its book for every resting order, then the stops, then the orders that wait for a tradable book."""
+def take_row(lane, event, now, watch, market, params, state, out):
+    """One row: the end of the session before it, its print and its book for every resting order, then the stops, then the orders that wait
+    for a tradable book. Returns whether more than a place in a queue may have changed."""
+    marks = market.marks[event]
+    if marks & a.NEW_SESSION != 0:
+        expire(lane, now, state, out)
     tradable = marks & a.TRADABLE != 0
-    if marks & a.TRUSTED != 0:
-        state[w.STANDING, lane] = event
     if tradable and state[w.TAKEN_BUYS, lane] + state[w.TAKEN_SELLS, lane] > 0:
         w.forget_taken(lane, event, market, state)
     hit_side = -1 if marks & a.PRINT_BUY != 0 else (1 if marks & a.PRINT_SELL != 0 else 0)
@@ -359,3 +372,4 @@ def take_row(lane, event, now, marks, watch, market, params, state, out):
     if ended or waits:
         _, due = w.next_due(lane, state)
         state[w.DUE, lane] = due
+    return ended or waits or marks & a.NEW_SESSION != 0

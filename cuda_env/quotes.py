@@ -47,12 +47,8 @@ class Quotes(NamedTuple):
 
 
 @scalar
-def begin_live(lane, last, market, state):
+def begin_live(lane, last, state):
     """The lane's exchange begins behind row `last`, whose book, or an earlier one, stands."""
-    standing = last
-    while standing >= 0 and market.marks[standing] & a.TRUSTED == 0:
-        standing -= 1
-    state[w.STANDING, lane] = standing
     state[w.NEXT, lane] = last + 1
 
 
@@ -75,7 +71,7 @@ def quote(lane, step, quotes, market, params, state, out):
     """One decision of the script: live up to what is known at it, then send what it asks for."""
     ts, last = quotes.ts_ns[step], quotes.observed_event[step]
     if state[w.NEXT, lane] < 0:
-        begin_live(lane, last, market, state)
+        begin_live(lane, last, state)
     live(lane, last, ts - w.ack_latency(lane, step, params), False, market, params, state, out)
     seen = last
     if quotes.from_touch != 0:

@@ -149,7 +149,7 @@ def live_step_lane(lane, picks, market, plan, params, state, out):
     kelly = state[s.KELLY, lane]
     _, _, order_kind, urgency = decode_action(pick[0])
     if state[w.NEXT, lane] < 0:
-        begin_live(lane, plan[row, a.OBSERVED], market, state)
+        begin_live(lane, plan[row, a.OBSERVED], state)
 
     gates = gate(lane, pick[0], pick[1], pick[2], pick[3], plan[row, a.MARK_MID2], params, state)
     kind = send_order(lane, gates, order_kind, urgency, row, market, plan, params, state, out)

@@ -37,8 +37,8 @@ last displayed, UNSEEN when it was not in sight; `printed` what was printed ther
     CHANGE_LIMIT, SUBMITTED, ID, REASON, BIN, KIND, PICKED_KIND, URGENCY, TARGET,
 ) = range(len(ORDER))  # fmt: skip
 
-LANE = ("next_event", "standing", "due", "taken_buys", "taken_sells", "played_ns")
-"""Fields of the lane: the row that the exchange comes to next, the last trusted row before it, the earliest time at which something of the
+LANE = ("next_event", "due", "taken_buys", "taken_sells", "played_ns")
+"""Fields of the lane: the row that the exchange comes to next, the earliest time at which something of the
 lane arrives, how many prices it has taken from, and the time of the decision before the last."""
 
 TAKEN_LEVELS = 10
@@ -46,7 +46,7 @@ TAKEN_LEVELS = 10
 
 _FIRST = len(s.FIELDS)
 _LANE_FIRST = _FIRST + SLOTS * len(ORDER)
-NEXT, STANDING, DUE, TAKEN_BUYS, TAKEN_SELLS, PLAYED_NS = (_LANE_FIRST + i for i in range(len(LANE)))
+NEXT, DUE, TAKEN_BUYS, TAKEN_SELLS, PLAYED_NS = (_LANE_FIRST + i for i in range(len(LANE)))
 _TAKEN_FIRST = _LANE_FIRST + len(LANE)
 ORDER_FIELDS = len(ORDER)
 FIELDS = SLOTS * len(ORDER) + len(LANE) + 4 * TAKEN_LEVELS
