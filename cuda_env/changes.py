@@ -48,7 +48,7 @@ def _edge(ticks, lots, event, side, none):
     shown = 0
     for level in range(levels):
         if lots[event, level] > 0:
-            if shown < level or (level > 0 and (ticks[event, level] - ticks[event, level - 1]) * side >= 0):
+            if shown < level or (level > 0 and (int(ticks[event, level]) - int(ticks[event, level - 1])) * side >= 0):
                 return none, False
             shown += 1
     return (int(ticks[event, levels - 1]) if shown == levels else none), True
@@ -72,8 +72,9 @@ def _side_changes(ticks, lots, before, event, side):
         has_one, has_two = one < levels and lots[before, one] > 0, two < levels and lots[event, two] > 0
         if not has_one and not has_two:
             break
-        ahead = (ticks[before, one] - ticks[event, two]) * side if has_one and has_two else (1 if has_one else -1)
-        price = ticks[before, one] if ahead >= 0 else ticks[event, two]
+        price_one, price_two = int(ticks[before, one]) if has_one else far, int(ticks[event, two]) if has_two else far
+        ahead = (price_one - price_two) * side
+        price = price_one if ahead >= 0 else price_two
         if (price - sight) * side < 0:
             break
         if ahead != 0 or lots[before, one] != lots[event, two]:
