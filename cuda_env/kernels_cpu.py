@@ -1,6 +1,6 @@
 """Loops over lanes on the CPU: each kernel once for one thread and once for several, around the same scalar functions."""
 
-from cuda_env.arrays import CHUNK_LANES, FIRST_LANE, LANES, NO_QUEUE, QUEUE_MODEL, World
+from cuda_env.arrays import CHUNK_LANES, FIRST_LANE, LANES, World
 from cuda_env.diag import CASH_SUM, CHUNK, EQUITY_SUM, FEES_SUM, carry, count_chunk, merge, rebase
 from cuda_env.observe import observe_lane
 from cuda_env.state import CURSOR, POSITION
@@ -8,6 +8,8 @@ from cuda_env.step import close_lane, drain_lane, restart_lane, start_row, step_
 from cuda_env.step_live import live_close_lane, live_drain_lane, live_step_lane
 from lob.jit import kernel_cpu, kernel_cpu_parallel, prange, scalar
 
+# `live` is None where every order is a market order: numba then compiles nothing of orders that work in the book, which would take as long
+# again. Else it is 1. The branch is told by the argument's type, so it stands wherever a lane is stepped or closed.
 # A `prange` cannot capture a tuple of tuples: the parallel kernels take a `World`'s parts and put it together inside.
 
 PARALLEL_FROM = 2 * CHUNK
@@ -27,9 +29,9 @@ def chunk_range(chunk, params):
 
 
 @scalar
-def _step(lane, picks, w):
+def _step(lane, picks, w, live):
     """One step of a lane, as the queue model has it."""
-    if w.params[QUEUE_MODEL] == NO_QUEUE:
+    if live is None:
         step_lane(lane, picks, w.market, w.plan, w.params, w.state, w.out)
     else:
         live_step_lane(lane, picks, w.market, w.plan, w.params, w.state, w.out)
@@ -61,10 +63,10 @@ def _restart_chunk(chunk, first, last, w):
 
 
 @kernel_cpu
-def _step_chunk(chunk, picks, w):
+def _step_chunk(chunk, picks, w, live):
     first, last = chunk_range(chunk, w.params)
     for lane in range(first, last):
-        _step(lane, picks, w)
+        _step(lane, picks, w, live)
     _after_chunk(chunk, first, last, w)
     if w.starts.rows.size > 0:
         _restart_chunk(chunk, first, last, w)
@@ -92,20 +94,21 @@ def _close(chunks, restarts, w):
 
 
 @kernel_cpu
-def step_one(picks, w):
+def step_one(picks, w, live):
     """One step of all lanes of a `World` on this thread; returns whether a lane has a fault."""
     chunks = chunk_count(w.params)
     for chunk in range(chunks):
-        _step_chunk(chunk, picks, w)
+        _step_chunk(chunk, picks, w, live)
     return _close(chunks, True, w)
 
 
 @kernel_cpu_parallel
-def step_many(picks, market, plan, params, starts, features, state, out, observation, last_observation, sums):
+def step_many(live, picks, market, plan, params, starts, features, state, out, observation, last_observation, sums):
     """`step_one` on several threads, a chunk of lanes at a time."""
     chunks = chunk_count(params)
     for chunk in prange(chunks):
-        _step_chunk(chunk, picks, World(market, plan, params, starts, features, state, out, observation, last_observation, sums))
+        world = World(market, plan, params, starts, features, state, out, observation, last_observation, sums)
+        _step_chunk(chunk, picks, world, live)
     return _close(chunks, True, World(market, plan, params, starts, features, state, out, observation, last_observation, sums))
 
 
@@ -124,13 +127,13 @@ def observe_many(market, plan, params, starts, features, state, out, observation
 
 
 @kernel_cpu
-def drain(w):
+def drain(w, live):
     """The drain of all lanes at the end of their window; returns whether a lane has a fault."""
     chunks = chunk_count(w.params)
     for chunk in range(chunks):
         first, last = chunk_range(chunk, w.params)
         for lane in range(first, last):
-            if w.params[QUEUE_MODEL] == NO_QUEUE:
+            if live is None:
                 drain_lane(lane, w.market, w.plan, w.params, w.state, w.out)
             else:
                 live_drain_lane(lane, w.market, w.plan, w.params, w.state, w.out)
@@ -139,13 +142,13 @@ def drain(w):
 
 
 @kernel_cpu
-def close_all(w):
+def close_all(w, live):
     """The drain of all lanes where they stand, after which none begins anew; returns whether a lane has a fault."""
     chunks = chunk_count(w.params)
     for chunk in range(chunks):
         first, last = chunk_range(chunk, w.params)
         for lane in range(first, last):
-            if w.params[QUEUE_MODEL] == NO_QUEUE:
+            if live is None:
                 close_lane(lane, w.market, w.plan, w.params, w.state, w.out)
             else:
                 live_close_lane(lane, w.market, w.plan, w.params, w.state, w.out)
@@ -161,7 +164,7 @@ def draw_starts(params, starts, rows):
 
 
 @kernel_cpu
-def _run_chunk(chunk, actions, picks, observe, w):
+def _run_chunk(chunk, actions, picks, observe, w, live):
     """All steps of `actions` for one chunk of lanes."""
     first, last = chunk_range(chunk, w.params)
     for lane in range(first, last):
@@ -169,7 +172,7 @@ def _run_chunk(chunk, actions, picks, observe, w):
             if observe:
                 observe_lane(lane, w.features, w.plan, w.params, w.state, w.observation[lane])
             picks.action[lane] = actions[step, lane]
-            _step(lane, picks, w)
+            _step(lane, picks, w, live)
             if w.starts.rows.size > 0:
                 restart_lane(lane, w.params, w.starts, w.state)
 
@@ -183,26 +186,24 @@ def followed(lane, actions, part, state):
 
 
 @kernel_cpu
-def _follow_chunk(chunk, actions, part, steps, picks, w):
+def _follow_chunk(chunk, actions, part, steps, picks, w, live):
     """`steps` steps of one chunk of lanes, each after its rule."""
     first, last = chunk_range(chunk, w.params)
     for lane in range(first, last):
         for _ in range(steps):
             picks.action[lane] = followed(lane, actions, part, w.state)
-            _step(lane, picks, w)
+            _step(lane, picks, w, live)
             if w.starts.rows.size > 0:
                 restart_lane(lane, w.params, w.starts, w.state)
 
 
 @kernel_cpu_parallel
-def follow_many(actions, part, steps, picks, market, plan, params, starts, features, state, out, observation, last_observation, sums):
+def follow_many(live, actions, part, steps, picks, market, plan, params, starts, features, state, out, observation, last_observation, sums):
     """`run_many` for rules in place of known picks; returns whether a lane has a fault."""
     chunks = chunk_count(params)
     for chunk in prange(chunks):
-        _follow_chunk(
-            chunk, actions, part, steps, picks,
-            World(market, plan, params, starts, features, state, out, observation, last_observation, sums),
-        )  # fmt: skip
+        world = World(market, plan, params, starts, features, state, out, observation, last_observation, sums)
+        _follow_chunk(chunk, actions, part, steps, picks, world, live)
     found = 0
     for lane in range(out.fault.size):
         found |= out.fault[lane]
@@ -210,16 +211,15 @@ def follow_many(actions, part, steps, picks, market, plan, params, starts, featu
 
 
 @kernel_cpu_parallel
-def run_many(actions, picks, observe, market, plan, params, starts, features, state, out, observation, last_observation, sums):
+def run_many(live, actions, picks, observe, market, plan, params, starts, features, state, out, observation, last_observation, sums):
     """Many steps at once, for picks that are known beforehand: actions int32[T, lanes]; returns whether a lane has a fault.
 
     Lane by lane, so each lane's state stays in registers' reach; only state, reward and end reason of the last step are left.
     """
     chunks = chunk_count(params)
     for chunk in prange(chunks):
-        _run_chunk(
-            chunk, actions, picks, observe, World(market, plan, params, starts, features, state, out, observation, last_observation, sums)
-        )
+        world = World(market, plan, params, starts, features, state, out, observation, last_observation, sums)
+        _run_chunk(chunk, actions, picks, observe, world, live)
     found = 0
     for lane in range(out.fault.size):
         found |= out.fault[lane]

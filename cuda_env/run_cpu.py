@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from cuda_env import kernels_cpu as k
-from cuda_env.arrays import LANES, Out, World
+from cuda_env.arrays import LANES, NO_QUEUE, QUEUE_MODEL, Out, World
 from lob.jit import MAX_THREADS, set_threads
 from lob.picks import Picks
 
@@ -24,6 +24,7 @@ class CpuRunner:
 
     def __init__(self, world: World, threads: int | None) -> None:
         self.world = as_numpy(world)
+        self.live = None if int(self.world.params[QUEUE_MODEL]) == NO_QUEUE else 1
         self.threads = min(MAX_THREADS, threads or MAX_THREADS)
         self.parallel = self.threads > 1 and int(self.world.params[LANES]) >= k.PARALLEL_FROM
 
@@ -39,26 +40,26 @@ class CpuRunner:
         arrays = as_numpy(picks)
         if self.parallel:
             set_threads(self.threads)
-            return k.step_many(arrays, *self.world)
-        return k.step_one(arrays, self.world)
+            return k.step_many(self.live, arrays, *self.world)
+        return k.step_one(arrays, self.world, self.live)
 
     def run(self, actions: torch.Tensor, picks: Picks, observe: bool) -> bool:
         """Returns whether a lane has a fault."""
         set_threads(self.threads)
-        return k.run_many(actions.numpy(), as_numpy(picks), observe, *self.world)
+        return k.run_many(self.live, actions.numpy(), as_numpy(picks), observe, *self.world)
 
     def follow(self, actions: torch.Tensor, part: torch.Tensor, steps: int, picks: Picks) -> bool:
         """Returns whether a lane has a fault."""
         set_threads(self.threads)
-        return k.follow_many(actions.numpy(), part.numpy(), steps, as_numpy(picks), *self.world)
+        return k.follow_many(self.live, actions.numpy(), part.numpy(), steps, as_numpy(picks), *self.world)
 
     def drain(self) -> bool:
         """Returns whether a lane has a fault."""
-        return k.drain(self.world)
+        return k.drain(self.world, self.live)
 
     def close_all(self) -> bool:
         """Returns whether a lane has a fault."""
-        return k.close_all(self.world)
+        return k.close_all(self.world, self.live)
 
     def faulty(self) -> bool:
         """Whether a lane has a fault."""

@@ -207,20 +207,21 @@ class Plain:
 
         assert not hasattr(kernels_cpu.step_one, "py_func"), "numba compiles: NUMBA_DISABLE_JIT=1 must be set"
         self.kernels, self.grids = kernels_cpu, each(env.world, lambda tensor: Grid(tensor.numpy()))
+        self.live = 1 if env.working else None
 
     def step(self, inputs: np.ndarray) -> None:
         from lob.picks import Picks
 
-        assert not self.kernels.step_one(Picks(*(Grid(row) for row in inputs)), self.grids)
+        assert not self.kernels.step_one(Picks(*(Grid(row) for row in inputs)), self.grids, self.live)
 
     def observe(self) -> None:
         self.kernels.observe_one(self.grids)
 
     def drain(self) -> None:
-        assert not self.kernels.drain(self.grids)
+        assert not self.kernels.drain(self.grids, self.live)
 
     def close_all(self) -> None:
-        assert not self.kernels.close_all(self.grids)
+        assert not self.kernels.close_all(self.grids, self.live)
 
     def world(self) -> Any:
         return each(self.grids, lambda grid: grid.numpy())

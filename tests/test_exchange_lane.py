@@ -143,3 +143,17 @@ def test_a_case_of_market_orders_keeps_its_state_and_its_tables_as_they_were():
     assert env.world.out.orders.shape[2] == len(a.ORDER_SLOTS)
     assert env.world.out.fills.shape[2] == len(a.FILL_SLOTS)
     assert env.world.market.marks.numel() == 0
+
+
+def test_threads_change_nothing():
+    import torch
+
+    case = LIVE[0]._replace(lanes=300)
+    one, two = (Njit(make_env(case, threads=threads)) for threads in (1, 2))
+    assert two.env._runner.parallel and not one.env._runner.parallel
+    for inputs in random_inputs(case, one.env.schedule.decisions):
+        for player in (one, two):
+            player.step(inputs)
+    for player in (one, two):
+        player.drain()
+    assert torch.equal(one.env.state, two.env.state)
