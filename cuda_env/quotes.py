@@ -63,7 +63,7 @@ def send(lane, slot, side, style, limit, lots, ts, params, state):
 @scalar
 def wanted(values, step, lane):
     """The value of an array of `Quotes` at a decision for a lane."""
-    return values[step % values.shape[0], lane % values.shape[1]]
+    return values[step if values.shape[0] > 1 else 0, lane if values.shape[1] > 1 else 0]
 
 
 @scalar
@@ -128,13 +128,15 @@ def make_quotes(
     from_touch: bool = False,
 ) -> Quotes:  # fmt: skip
     """`Quotes` of numbers, [T] or [T, lanes] values, with the rows that each decision has received. Raises BadInput: times that do not
-    ascend, or none of them after the tape's first row."""
+    ascend, or none of them after the tape's first row, or values that are neither one nor T."""
     ts = np.ascontiguousarray(ts_ns, np.int64)
     if not len(ts) or (np.diff(ts) < 0).any() or ts[0] < tape.ts_recv_ns[0]:
         raise BadInput("decision times must ascend, and the first must not come before the tape's first row has been received")
 
     def shaped(values: Any) -> np.ndarray:
         array = np.asarray(values, np.int32)
+        if array.ndim > 2 or (array.ndim > 0 and len(array) not in (1, len(ts))):
+            raise BadInput(f"what is wanted has shape {array.shape}: give one value, or one for each of the {len(ts)} decisions")
         return np.ascontiguousarray(array.reshape(-1, 1) if array.ndim < 2 else array)
 
     observed = np.searchsorted(tape.ts_recv_ns, ts, side="right") - 1
@@ -157,13 +159,15 @@ def play_quotes(
     tape: Tape, config: EnvConfig, quotes: Quotes, lanes: int = 1, latency_ns: int = 0, slots: int = 4096, threads: int = 1
 ) -> QuoteRun:
     """Play a script on the CPU. `latency_ns` is an order's where the config states none; `slots` bounds the fills and the orders of a
-    lane (0: keep none). Raises BadInput: no queue model, a tape without prices of prints, more rows than slots, an account beyond 64
-    bits."""
+    lane (0: keep none). Raises BadInput: no queue model, a tape without prices of prints, values for another number of lanes, more rows
+    than slots, an account beyond 64 bits."""
     from cuda_env.kernels_quotes import run_quotes, run_quotes_many
     from lob.jit import set_threads
 
     if config.queue_model == "none":
         raise BadInput("quotes work in the book: set queue_model to risk_averse, proportional or power")
+    if widths := {column.shape[1] for column in quotes[2:7]} - {1, lanes}:
+        raise BadInput(f"what is wanted is for {max(widths)} lanes, not for {lanes}: give one column, or one for each lane")
     terms = config.resolved(tape.instrument)
     market = a.market_arrays(tape, working=True)
     params = a.params_vector(terms, tape.instrument, lanes, 0, False, 64, 0, latency_ns)

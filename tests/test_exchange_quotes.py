@@ -292,6 +292,10 @@ def test_what_is_off_or_missing_is_refused_in_one_line():
         play_quotes(replace(tape, trade_ticks=None), EnvConfig(queue_model="power"), quotes)
     with pytest.raises(BadInput, match="ascend"):
         make_quotes(tape, [int(tape.ts_recv_ns[9]), 5], 0, 0)
+    with pytest.raises(BadInput, match="each of the 1 decisions"):
+        make_quotes(tape, [int(tape.ts_recv_ns[5])], [1, 2, 3], 0)
+    with pytest.raises(BadInput, match="for 3 lanes, not for 2"):
+        play_quotes(tape, EnvConfig(queue_model="power"), make_quotes(tape, [int(tape.ts_recv_ns[5])], [[1, 2, 3]], 0), lanes=2)
     with pytest.raises(ValueError, match="set queue_model too"):
         EnvConfig(maker_fee_usd_micros=-5)
     with pytest.raises(ValueError, match="ascend"):
