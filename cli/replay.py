@@ -53,6 +53,7 @@ def replay(
     reward_scale: Annotated[str | None, option("Dollars that become a reward of 1. [default: 1000]")] = None,
     latency: Annotated[str, typer.Option(help="From a decision to the exchange, like 1ms.")] = "0ms",
     slippage_ticks: Annotated[int | None, option("Bars only: how far from a bar's price an order fills. [default: 1]")] = None,
+    settings: Annotated[list[str] | None, option("Another setting of the account, like env.queue_model=power.", "--set")] = None,
     step_limit: Annotated[int | None, option("End after this many decisions.")] = None,
     fit_start: Annotated[str | None, option("Fit the features' normalisation on a range that ends before the window.")] = None,
     fit_end: Annotated[str | None, option("End of the range of --fit-start.")] = None,
@@ -68,6 +69,7 @@ def replay(
     Every step, order, fill and trade goes to the run's log, from which `sim verify` proves the result. Equal arguments,
     data and build give equal bytes. Ctrl-C keeps what was played; `sim seal` closes such a run. What each built-in policy does
     and the CSV of a script: docs/policies.md.
+    With --set env.queue_model=risk_averse (or proportional, power) orders can stand in the book's queues: docs/exchange.md.
     The tape does not react to the orders: no result says what they would have moved.
 
     \b
@@ -80,7 +82,7 @@ def replay(
     """
     from lob.errors import BadInput
     from sim.config import BadField
-    from sim.plan import plan_replay
+    from sim.plan import account_settings, plan_replay
     from sim.registry import registry_of
     from sim.replay import kernels_are_compiled
     from sim.replay import replay as run
@@ -108,11 +110,18 @@ def replay(
         "plan_lock_steps": plan_lock_steps,
         "reward_scale_usd_micros": usd_micros("--reward-scale", reward_scale),
     }
+    further = account_settings(settings or [])
+    for name, value in further.items():
+        if env.get(name) is not None:
+            raise BadInput(f"--set env.{name}: an option states that already; leave one of them out")
+        env[name] = value
     log, decider = {"level": level, "segment_steps": segment_steps}, policy or f"checkpoint:{checkpoint}"
     rest = {"policy": decider, "seed": seed, "lanes": lanes, "execution": {"threads": threads}}
     try:
         config = plan_replay(store, instrument, registry_of(instruments), tape, env, log, **rest)
     except BadField as error:
+        if error.field.partition(".")[2] in further:
+            raise  # it came from --set, in whose words it speaks
         raise named_as_typed(error, context.params) from None
     if not kernels_are_compiled():
         say(COMPILING)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from cuda_env.tables import FILLS, ORDERS, WORKING_FILLS, WORKING_ORDERS
 from lob.tables import LEVELS, Column, Table
 from sim.tables import DIAG, RUN_TABLES, TRAIN_DIAG
 
@@ -71,6 +72,11 @@ def _sections() -> list[str]:
     sections = [_table(table) for table in RUN_TABLES]
     added = ["A training run's `diag` has these columns too; in SQL over several runs they are null in the others.", ""]
     sections[RUN_TABLES.index(DIAG)] += "\n\n" + "\n".join(added + _columns(TRAIN_DIAG.columns[len(DIAG.columns) :]))
+    for plain, working in ((ORDERS, WORKING_ORDERS), (FILLS, WORKING_FILLS)):
+        said = f"Where orders work in the book (docs/exchange.md) it is {working.doc}, and has these columns otherwise, or more:"
+        sections[RUN_TABLES.index(plain)] += "\n\n" + "\n".join(
+            [said, "", *_columns(tuple(c for c in working.columns if c not in plain.columns))]
+        )
     return sections
 
 

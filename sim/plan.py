@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,18 @@ def plan_replay(
         refuse_slippage_for_books(stated["market_schema"], stated["slippage_ticks"])
     account = {name: value for name, value in env.items() if value is not None}
     return run_config(symbol, resolve(symbol, registry), stated, account, log, **rest)
+
+
+def account_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """What `env.name=value` settings say of an account. Raises BadInput for another section."""
+    if not settings:
+        return {}
+    from sim.train_config import read_settings
+
+    stated = read_settings(None, settings)
+    if odd := sorted(set(stated) - {"env"}):
+        raise BadInput(f"--set {odd[0]}: a replay's account alone is set this way, as env.name=value; the rest has options")
+    return stated.get("env", {})
 
 
 def refuse_slippage_for_books(schema: str, slippage_ticks: int) -> None:

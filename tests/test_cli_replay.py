@@ -410,3 +410,29 @@ def test_compiling_is_announced_where_the_cache_has_no_kernels_yet(tmp_path, mon
     (tmp_path / "lob_0").mkdir()
     (tmp_path / "lob_0" / "synth_kernel.put-72.py311.nbi").touch()
     assert not kernels_are_compiled()
+
+
+def test_orders_stand_in_queues_where_a_setting_says_so_and_the_run_is_proved(market):
+    queues = ("--set", "env.queue_model=power", "--set", "env.entry_latency_ns=[0, 2000000]", "--set", "env.maker_fee_usd_micros=-250000")
+    run = document(sim("replay", *WINDOW, *RANDOM, *queues, "--json", cwd=market))
+    verdict = document(sim("verify", run["run"], "--store", "S", "--head", run["head"], "--json", cwd=market))
+    assert (verdict["ok"], verdict["largest_difference_usd_micros"]) == (True, 0)
+    query = "select count(distinct kind), count(limit_ticks) from orders"
+    answer = document(sim("sql", "--runs", run["run"], query, "--json", cwd=market))
+    ((kinds, limits),) = answer["rows"]
+    assert kinds > 1 and limits > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (("--set", "env.queue_model=fifo"), "env.queue_model: must be 'none', 'risk_averse', 'proportional' or 'power'"),
+        (("--set", "env.maker_fee_usd_micros=1"), "maker_fee_usd_micros acts on orders that work in the book: set queue_model too"),
+        (("--set", "loop.steps=1"), "--set loop: a replay's account alone is set this way"),
+        (("--set", "env.max_lots=3", "--max-lots", "4"), "--set env.max_lots: an option states that already"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_one_line_that_names_it(market, settings, says):
+    done = sim("replay", *WINDOW, *RANDOM, *settings, "--json", cwd=market)
+    assert done.returncode != 0
+    assert says in reason(done)
