@@ -10,8 +10,11 @@ to be those of its rules in plain Python and ours those of the same rules with o
 Many lanes play the ES hour in steps of a second, each with quotes of its own; some of them are played again alone and have to give the same
 account to the last micro-dollar. A lane-event is one row of the session for one lane.
 
+The environment's own steps follow on the same hour: picks that mostly wait in the book, a new one each twenty seconds, and random picks,
+each a new order that replaces the last; wins less losses of the closed trades have to be the change of every account's cash.
+
 What limits it: the rows that change something for an order (its price's size, a print, the touch): some 40 of a lane's numbers are read for
-each; a row that does not is passed by with a few comparisons.
+each; a row that does not is passed by with a few comparisons. Random picks: the orders, half a fill a step, and the gates.
 """
 
 import argparse
@@ -21,13 +24,20 @@ import time
 from pathlib import Path
 
 import numpy as np
+import torch
 
+from benchmarks.bench_env import assert_accounts_add_up
 from cuda_env import arrays as a
 from cuda_env import state as s
 from cuda_env.config import EnvConfig
+from cuda_env.env import Env
 from cuda_env.kernels_quotes import run_quotes, run_quotes_many
 from cuda_env.quotes import Quotes, make_quotes, quote_buffers
+from lob.actions import ACTIONS, Direction, OrderKind, Phase, Urgency, encode_action
 from lob.jit import set_threads
+from lob.layout import STATE_DIM
+from lob.picks import Picks
+from lob.schedule import schedule
 from lob.tape import Tape
 from tests.conftest import find_shared_data
 from tests.differential.hft_events import to_events
@@ -40,6 +50,7 @@ CONFIG = EnvConfig(queue_model="risk_averse", ack_latency_ns=MILLISECOND, capita
 MARGIN_TICKS = 50  # of the peer's array beyond the prices that the market shows
 SLOTS = 100_000
 SYNTHETIC_ROWS = 300_000
+MAX_LOTS = 8
 
 
 def make_inputs(tape: Tape, quotes: Quotes, lanes: int, slots: int, chunk: int = 64):
@@ -80,6 +91,7 @@ def our_fills(tape: Tape, quotes: Quotes) -> list[tuple]:
 def bench_one_lane(tapes: dict[str, Tape], rounds: int, folder: Path) -> None:
     """One lane against the peer, each checked first against its rules."""
     cases = [("es", 100 * MILLISECOND), ("es", 10 * MILLISECOND), ("synthetic", 10 * SECOND)]
+    cases = [case for case in cases if case[0] in tapes]
     rows = {name: rows_of(tape) for name, tape in tapes.items()}
     converted = {name: to_events(tape) for name, tape in tapes.items()}
     jobs, given = {}, {name: market.events for name, market in converted.items()}
@@ -147,6 +159,40 @@ def bench_many_lanes(name: str, tape: Tape, lanes: int, threads: int, rounds: in
     )
 
 
+def bench_steps(tape: Tape, lanes: int, threads: int, rounds: int) -> None:
+    """The environment's steps of a second, many in one call, with picks that mostly wait and with random ones."""
+    random = np.random.default_rng(2)
+    times = decisions(tape, SECOND)
+    plan = schedule(tape, "1s", int(times[0]), int(tape.ts_recv_ns[-1]), MILLISECOND, MAX_LOTS)
+    waiting = [
+        encode_action(int(to), 2, int(OrderKind.JOIN), int(Urgency.PATIENT)) for to in (Direction.LONG, Direction.SHORT, Direction.FLAT)
+    ]
+    shape = plan.decisions, lanes
+    picks = {
+        "picks that wait": np.repeat(random.choice(waiting, (plan.decisions // 20 + 1, lanes)), 20, axis=0)[: plan.decisions],
+        "random picks": random.integers(0, ACTIONS, shape),
+    }
+    rows = int(plan.observed_event[-1] - plan.observed_event[0])
+    config = CONFIG.model_copy(update={"max_lots": MAX_LOTS})
+    features = np.zeros((plan.rows, STATE_DIM), np.float32)
+    for name, actions in picks.items():
+        rates, fills = [], 0
+        for turn in range(rounds + 1):
+            env = Env(tape, plan, features, config, lanes, Phase.TRAIN, emit=(), threads=threads, diag=False)
+            inputs = Picks(*(torch.full((lanes,), 10**6, dtype=torch.int32) for _ in Picks._fields))
+            ready = torch.from_numpy(actions.astype(np.int32))
+            begun = time.perf_counter()
+            env.run_steps(ready, inputs)
+            if turn > 0:
+                rates.append(rows * lanes / (time.perf_counter() - begun) / 1e6)
+            fills = int(env.state[s.FILL_COUNT, :lanes].sum())
+            assert_accounts_add_up(env)
+        print(
+            f"environment, {lanes} lanes, {threads} threads, {plan.decisions} steps of 1 s, {name}, {fills / plan.decisions / lanes:.2f} "
+            f"fills a step: {np.median(rates):.1f} M lane-events/s ({min(rates):.1f} to {max(rates):.1f}); accounts add up"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lanes", type=int, default=1024)
@@ -155,11 +201,15 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         shared = find_shared_data()
+        tapes = {"synthetic": synthetic_day(SYNTHETIC_ROWS, 3)}
         if shared is None:
-            raise SystemExit("no real market files here: set TAPEPROOF_DATA to their folder")
-        tapes = {"es": es_hour(shared, Path(folder)), "synthetic": synthetic_day(SYNTHETIC_ROWS, 3)}
+            print("the ES hour is not here (set TAPEPROOF_DATA): only the synthetic day is played")
+        else:
+            tapes["es"] = es_hour(shared, Path(folder))
         bench_one_lane(tapes, options.rounds, Path(folder))
-        bench_many_lanes("es", tapes["es"], options.lanes, options.threads, options.rounds)
+        if "es" in tapes:
+            bench_many_lanes("es", tapes["es"], options.lanes, options.threads, options.rounds)
+            bench_steps(tapes["es"], options.lanes, options.threads, options.rounds)
 
 
 if __name__ == "__main__":
