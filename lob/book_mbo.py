@@ -50,7 +50,6 @@ _ADD, _CANCEL, _MODIFY, _CLEAR, _TRADE, _FILL, _NONE = (ord(letter) for letter i
 _SIDE_BID, _SIDE_ASK = ord("B"), ord("A")
 _MOST = 2**32 - 1  # what a record can show of sizes and counts
 _HEADER = MBP_10.itemsize // 4 | RTYPE["mbp-10"] << 8
-_BLOCK = 1 << 12  # messages a call: the rows that they may become (two each at most) stay in the processor's cache
 
 
 @dataclass
@@ -59,15 +58,24 @@ class MboBook:
 
     arrays: Arrays = field(default_factory=empty_arrays)
     state: np.ndarray = field(default_factory=lambda: np.zeros(_PENDING + MESSAGE_WORDS + 1, np.int64))
-    rows: np.ndarray = field(default_factory=lambda: np.empty((2 * _BLOCK, ROW_WORDS), np.int64))
-    from_row: np.ndarray = field(default_factory=lambda: np.empty(2 * _BLOCK, np.int64))
 
 
-def build(book: MboBook, messages: np.ndarray, rows: np.ndarray, periods: np.ndarray, faults: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+@dataclass
+class Room:
+    """Memory that `build` may write into again and again."""
+
+    rows: np.ndarray = field(default_factory=lambda: np.empty((0, ROW_WORDS), np.int64))
+    numbers: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+
+
+def build(
+    book: MboBook, messages: np.ndarray, rows: np.ndarray, periods: np.ndarray, faults: np.ndarray, room: Room | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """(MBP_10 records, int64 row of the message that each came from) of a batch of one instrument's messages (dtype MBO), in their order.
 
     `rows` int64[n]: the messages' own numbers. `faults` int64[P, len(FAULTS)] is counted up, message i in line `periods[i]` (int64).
-    Changes `book`. Raises BadInput for a feed that gives the best prices and no orders (F_TOB).
+    Changes `book`. With `room` the records lie in it, and only until it is used again. Raises BadInput for a feed that gives the best
+    prices and no orders (F_TOB).
     """
     no_orders = messages["flags"] & F_TOB != 0
     if no_orders.any():
@@ -75,17 +83,14 @@ def build(book: MboBook, messages: np.ndarray, rows: np.ndarray, periods: np.nda
             f"record {int(rows[np.argmax(no_orders)])} carries the flag F_TOB: this venue gives its best prices and no orders, of which no "
             "book can be built; fetch schema mbp-1"
         )
-    pieces, numbers = [], []
-    for first in range(0, len(messages), _BLOCK):
-        part = slice(first, first + _BLOCK)
-        words = np.ascontiguousarray(messages[part]).view(np.int64).reshape(-1, MESSAGE_WORDS)
-        book.arrays = reserve(book.arrays, len(words))
-        count = _apply(words, rows[part], periods[part], *book.arrays, book.state, faults, book.rows, book.from_row)
-        pieces.append(book.rows[:count].copy())
-        numbers.append(book.from_row[:count].copy())
-    if not pieces:
-        return np.empty(0, MBP_10), np.empty(0, np.int64)
-    return np.concatenate(pieces).reshape(-1).view(MBP_10), np.concatenate(numbers)
+    room = room or Room()
+    most = 2 * len(messages)  # a message's row, and that of a snapshot which it ends
+    if len(room.rows) < most:
+        room.rows, room.numbers = np.empty((most, ROW_WORDS), np.int64), np.empty(most, np.int64)
+    words = np.ascontiguousarray(messages).view(np.int64).reshape(-1, MESSAGE_WORDS)
+    book.arrays = reserve(book.arrays, len(words))
+    count = _apply(words, rows, periods, *book.arrays, book.state, faults, room.rows, room.numbers)
+    return room.rows[:count].reshape(-1).view(MBP_10), room.numbers[:count].copy()
 
 
 def finish(book: MboBook) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ def ingest(
     delimiter: str | None = None,
     date_order: str | None = None,
     columns: str | None = None,
+    also: str | os.PathLike | None = None,
+    date: str | None = None,
     registry: Mapping[str, Instrument] = REGISTRY,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
@@ -29,14 +31,16 @@ def ingest(
     `instrument`, `schema`, `timezone`, `stamp`, `delimiter`, `date_order`, `columns` say what a CSV of bars does not say itself; a file
     that is in the store already with others of them is refused. A DBN file of messages (`mbo`) goes in twice, as its messages and as the
     books built of them (`mbp-10`, told under `books`); `schema` takes one of them alone.
+    `also`: the other file of a LOBSTER pair (message and order book file, in any order), whose name or `date` says the day.
     `registry` gives tick and calendar for the quality report; `progress` is called with the records read so far. Raises BadInput,
     NotFound, StaleCache; the store is then as it was before.
     """
     from store.books import BOOKS
     from store.catalog import remove_empty_store, remove_source
     from store.csv_ohlcv import parse_columns
+    from store.lobster import order_pair, told_by_name
     from store.market import ingest_file
-    from store.readers import holds_messages, open_books, open_source
+    from store.readers import holds_messages, open_books, open_pair, open_source
 
     stated = parse_columns(columns)
 
@@ -45,11 +49,20 @@ def ingest(
 
     named = ",".join(f"{part}={column}" for part, column in sorted(stated.items())) or None
     options = {"schema": schema, "timezone": timezone, "stamp": stamp, "delimiter": delimiter, "columns": named, "date_order": date_order}
+    options["date"] = date
     shared: dict[str, Any] = {"instrument": instrument, "registry": registry, "progress": progress}
 
     def books() -> dict[str, Any]:
         return _told(ingest_file(path, store, open_source=open_books, derived=BOOKS, options={"schema": schema}, **shared), store)
 
+    if also is not None:
+        message, book = order_pair(Path(path), Path(also))
+        symbol = instrument or told_by_name(message)[0]
+
+        def pair(file: Path):
+            return replace(open_pair(file, book, schema, date, timezone), symbol_of=lambda ident, day: symbol)
+
+        return _told(ingest_file(message, store, open_source=pair, also=book, options=options, **shared), store)
     messages = holds_messages(Path(path))
     if messages and schema == "mbp-10":
         return books()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lob.book_mbo import FAULTS, MboBook, build, finish
+from lob.book_mbo import FAULTS, MboBook, Room, build, finish
 from lob.errors import BadInput
 from lob.units import UNDEFINED_TIMESTAMP
 
@@ -26,10 +26,12 @@ _DAY_NS = 86_400 * 10**9
 def books_of(path: Path, batches: Callable[[], Iterable[np.ndarray]], faults: Faults) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(MBP_10 records, int64 number of the message that each came from) of the MBO records in `batches()`, instruments interleaved.
 
-    Adds to `faults`. Raises BadInput when two venues' orders share an instrument, and as `lob.book_mbo.build` does.
+    Records are good until the next are asked for. Adds to `faults`. Raises BadInput when two venues' orders share an instrument, and as
+    `lob.book_mbo.build` does.
     """
     books: dict[int, MboBook] = {}
     venues: dict[int, int] = {}
+    room = Room()
     done = 0
     for messages in batches():
         numbers = np.arange(done, done + len(messages))
@@ -47,7 +49,7 @@ def books_of(path: Path, batches: Callable[[], Iterable[np.ndarray]], faults: Fa
             days, periods = np.unique(_days(mine), return_inverse=True)
             counts = np.zeros((len(days), len(FAULTS)), np.int64)
             try:
-                found = build(books.setdefault(ident, MboBook()), mine, rows, periods.astype(np.int64), counts)
+                found = build(books.setdefault(ident, MboBook()), mine, rows, periods.astype(np.int64), counts, room)
             except BadInput as error:
                 raise BadInput(f"{path}: {error}") from None
             for day, line in zip(days.tolist(), counts.tolist(), strict=True):

@@ -70,7 +70,7 @@ _REFUSALS = {
     "dbz": "a DBZ file, the format before DBN: convert it with a `dbn` tool that still reads DBZ, or fetch it again as DBN",
     "dbn-fragment": "DBN records without metadata (a fragment), so schema and symbols are unknown: fetch the whole file",
     "parquet": "a Parquet file: sources are DBN or CSV",
-    "lobster": "looks like a LOBSTER message file, which cannot be read yet: sources are DBN or CSV",
+    "lobster": "looks like a LOBSTER message file, which goes in with its order book file: name that after it",
     "utf-16": "text in UTF-16: save it as UTF-8",
     "binary": "not a DBN file and not UTF-8 text: sources are DBN (plain or zstd) or CSV (plain, gzip or zstd)",
 }

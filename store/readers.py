@@ -16,6 +16,7 @@ from store.csv_rows import Symbols
 from store.dbn import read_batches, read_metadata, usable_schema
 from store.dbn_metadata import DbnMetadata
 from store.detect import kind_of, refuse_unless_readable
+from store.lobster import read_pair, told_by_name
 from store.streams import open_stream
 
 BAR_OPTIONS = ("timezone", "stamp", "delimiter", "columns", "date_order")
@@ -67,6 +68,26 @@ def open_books(path: str | os.PathLike[str]) -> Source:
         return (records for records, _ in numbered())
 
     return Source(messages.path, "dbn", "mbp-10", messages.metadata, batches, messages.symbol_of, (), numbered, faults)
+
+
+def open_pair(
+    message: str | os.PathLike[str],
+    book: str | os.PathLike[str],
+    schema: str | None = None,
+    date: str | None = None,
+    timezone: str | None = None,
+) -> Source:
+    """A LOBSTER message file and its order book file, as `mbp-10` (`store.lobster.read_pair`). Raises BadInput."""
+    message, book = Path(message), Path(book)
+    faults: Faults = {}
+    _same(message, schema, "mbp-10")
+    name = told_by_name(message)[0]
+
+    def batches() -> Iterator[np.ndarray]:
+        faults.clear()
+        return read_pair(message, book, date, timezone, faults)
+
+    return Source(message, "lobster", "mbp-10", None, batches, lambda ident, day: name, ("timezone", "date"), None, faults)
 
 
 def open_source(

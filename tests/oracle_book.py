@@ -114,6 +114,15 @@ class PlainBook:
             self.event_open = False
         return rows
 
+    def orders_only(self, action: str, ident: int, side: str, price: int, size: int, _flags: int) -> None:
+        """What an A, C or M of a sound stream does to the orders, without looking where they stand."""
+        where, at, lots = self.orders.get(ident, (side, price, 0))
+        left = lots - size if action == "C" else size
+        if action != "M" or size > lots or (where, at) != (side, price):
+            self.orders.pop(ident, None)
+        if left > 0:
+            self.orders[ident] = (side, price, left)
+
     def end_snapshot(self) -> list[tuple]:
         if self.pending is None:
             return []

@@ -348,7 +348,7 @@ def test_a_schema_that_the_distances_contradict_is_refused(tmp_path):
         (b"\xff\xfe" + (HEADER + ROW).encode("utf-16-le"), "text in UTF-16: save it as UTF-8"),
         ("a" * 70_000, "its first line is longer than 65536 bytes"),
         (b"DBN\x03" + bytes(200), "a DBN file, not a CSV"),
-        ("34200.004241176,1,16113575,18,5853300,1\n", "looks like a LOBSTER message file"),
+        ("34200.004241176,1,16113575,18,5853300,1\n", "looks like a LOBSTER message file, which goes in with its order book file"),
         (bytes(range(256)), "not a DBN file and not UTF-8 text"),
     ],
 )
