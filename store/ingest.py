@@ -286,7 +286,8 @@ def _stream(work: _Work, progress: Callable[[int], None] | None) -> tuple[int, d
         if progress is not None:
             progress(rows)
     if rows == 0:
-        raise BadInput(f"{work.path}: holds no records: nothing to ingest")
+        empty = "no message in it makes a book" if getattr(work.source, "numbered", None) is not None else "holds no records"
+        raise BadInput(f"{work.path}: {empty}: nothing to ingest")
     for (instrument_id, day), counts in getattr(work.source, "faults", {}).items():
         # A day whose messages touch no level in view has no row, and then no line of the report either: the nearest before it takes them.
         if instrument_id in identities:

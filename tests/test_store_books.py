@@ -151,6 +151,16 @@ def test_a_file_that_begins_in_the_middle_of_a_book_says_so_and_is_never_traded_
     assert ask("select count(*) from market.mbp_10 where flags & 4 = 0", tmp_path / "S")["rows"] == [[0]]
 
 
+def test_messages_of_which_no_book_comes_are_refused_with_the_way_to_keep_them(tmp_path):
+    records = stream(2, 1, snapshot=False)
+    records["action"], records["flags"] = b"C", F_LAST
+    path = write(tmp_path / "x.dbn", records)
+    with pytest.raises(BadInput, match="no message in it makes a book: nothing to ingest .--schema mbo puts the messages in alone"):
+        ingest(path, tmp_path / "S")
+    assert not (tmp_path / "S").exists()
+    assert ingest(path, tmp_path / "S", schema="mbo")["rows"] == 2
+
+
 def test_orders_of_all_64_bits_can_be_asked_for_in_sql(tmp_path):
     records = stream(30, 1)
     records["order_id"][5] = 2**64 - 1
