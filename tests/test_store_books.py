@@ -155,7 +155,7 @@ def test_messages_of_which_no_book_comes_are_refused_with_the_way_to_keep_them(t
     records = stream(2, 1, snapshot=False)
     records["action"], records["flags"] = b"C", F_LAST
     path = write(tmp_path / "x.dbn", records)
-    with pytest.raises(BadInput, match="no message in it makes a book: nothing to ingest .--schema mbo puts the messages in alone"):
+    with pytest.raises(BadInput, match=r"no message in it makes a book: nothing to ingest .--schema mbo puts the messages in alone"):
         ingest(path, tmp_path / "S")
     assert not (tmp_path / "S").exists()
     assert ingest(path, tmp_path / "S", schema="mbo")["rows"] == 2
