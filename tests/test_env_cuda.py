@@ -7,7 +7,7 @@ import torch
 from cuda_env import state as s
 from lob.errors import BadInput
 from lob.picks import Picks
-from tests.env_builds import CASES, EVERY, Njit, make_env, random_inputs, trace
+from tests.env_builds import CASES, NUMBERED, Njit, make_env, random_inputs, trace
 from tests.test_env_three_builds import assert_equal
 
 pytestmark = [
@@ -51,9 +51,9 @@ def capture(env, inputs, observe=False):
     return graph, (clock, row)
 
 
-@pytest.mark.parametrize("number", range(len(EVERY)))
+@pytest.mark.parametrize("number", range(len(NUMBERED)))
 def test_cuda_equals_njit_bit_for_bit(number):
-    on_cpu, on_gpu = trace(EVERY[number], Njit), trace(EVERY[number], Njit, device="cuda")
+    on_cpu, on_gpu = trace(NUMBERED[number], Njit), trace(NUMBERED[number], Njit, device="cuda")
     assert_equal(on_cpu, on_gpu)
 
 

@@ -19,7 +19,7 @@ from sim.verify import read_market, verify, verify_tables
 from sim.verify_types import render
 from tests.kills import KILLED, die_at_event, in_child
 from tests.replays import DATE, replayed, synthetic_store
-from tests.train_days import everything, go_on, make_store, small
+from tests.train_days import everything, go_on, make_store, run_of, small
 
 MILLISECOND = 10**6
 TIGHT = {
@@ -181,11 +181,12 @@ def test_training_on_a_market_with_queues_is_proved_with_its_evaluations(tmp_pat
 def test_such_a_training_killed_and_resumed_is_the_run_that_never_stopped(tmp_path):
     store = make_store(tmp_path)
     config = small(store, env=DRAWN)
-    result = train(config, store, tmp_path / "whole")
-    below = tmp_path / "runs" / result.run_dir.name / "checkpoints"
-    assert in_child(lambda: die_at_event(60, lambda: go_on(config, store, tmp_path / "runs"), str(below))) == KILLED
-    assert in_child(lambda: go_on(config, store, tmp_path / "runs")) == 0
-    found, asked = everything(tmp_path / "runs"), everything(tmp_path / "whole")
+    whole, runs = tmp_path / "whole", tmp_path / "runs"
+    assert in_child(lambda: train(config, store, whole)) == 0  # in a child too: one that has played in parallel cannot be forked
+    below = str(runs / run_of(whole).name / "checkpoints")
+    assert in_child(lambda: die_at_event(60, lambda: go_on(config, store, runs), below)) == KILLED
+    assert in_child(lambda: go_on(config, store, runs)) == 0
+    found, asked = everything(runs), everything(whole)
     assert {run: files.keys() for run, files in found.items()} == {run: files.keys() for run, files in asked.items()}
     for run, files in asked.items():
         assert all(found[run][name] == content for name, content in files.items()), run
