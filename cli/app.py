@@ -45,14 +45,15 @@ def _answered(invoke: Callable[[Any], Any], ctx: Any, as_json: bool) -> Any:
         complain(error.format_message(), as_json)  # type: ignore[attr-defined]
         raise
     except TapeproofError as error:
-        say(f"error: {error}")
-        complain(str(error), as_json)
+        line = _with_notes(str(error), error)
+        say(f"error: {line}")
+        complain(line, as_json)
         raise typer.Exit(error.exit_code) from None
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
         line = f"out of memory ({first_line(error)}); take fewer --lanes, a smaller learner.capacity or a shorter window"
-        line = "; ".join([line, *getattr(error, "__notes__", ())])
+        line = _with_notes(line, error)
         say(f"error: {line}")
         complain(line, as_json)
         raise typer.Exit(OUT_OF_MEMORY) from None
@@ -61,6 +62,11 @@ def _answered(invoke: Callable[[Any], Any], ctx: Any, as_json: bool) -> Any:
         say(line)
         complain(line, as_json)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _with_notes(line: str, error: Exception) -> str:
+    """The line, and what those whom the error passed had to add, as what a run keeps."""
+    return "; ".join([line, *getattr(error, "__notes__", ())])
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -80,6 +80,15 @@ def _observe_chunk(chunk, w):
 
 
 @kernel_cpu
+def _any_fault(out):
+    """Whether a lane has a fault."""
+    found = 0
+    for lane in range(out.fault.size):
+        found |= out.fault[lane]
+    return found != 0
+
+
+@kernel_cpu
 def _close(chunks, restarts, w):
     """Total the sums of the chunks; returns whether a lane has a fault."""
     if w.out.codes.shape[1] > 0:
@@ -87,10 +96,7 @@ def _close(chunks, restarts, w):
         carry(w.sums)
     if restarts and w.starts.rows.size > 0:
         rebase(chunks, w.sums)
-    found = 0
-    for lane in range(w.out.fault.size):
-        found |= w.out.fault[lane]
-    return found != 0
+    return _any_fault(w.out)
 
 
 @kernel_cpu
@@ -197,30 +203,40 @@ def _follow_chunk(chunk, actions, part, steps, picks, w, live):
                 restart_lane(lane, w.params, w.starts, w.state)
 
 
+@kernel_cpu
+def follow_one(actions, part, steps, picks, w, live):
+    """`run_one` for rules in place of known picks; returns whether a lane has a fault."""
+    for chunk in range(chunk_count(w.params)):
+        _follow_chunk(chunk, actions, part, steps, picks, w, live)
+    return _any_fault(w.out)
+
+
 @kernel_cpu_parallel
 def follow_many(live, actions, part, steps, picks, market, plan, params, starts, features, state, out, observation, last_observation, sums):
-    """`run_many` for rules in place of known picks; returns whether a lane has a fault."""
+    """`follow_one` on several threads."""
     chunks = chunk_count(params)
     for chunk in prange(chunks):
         world = World(market, plan, params, starts, features, state, out, observation, last_observation, sums)
         _follow_chunk(chunk, actions, part, steps, picks, world, live)
-    found = 0
-    for lane in range(out.fault.size):
-        found |= out.fault[lane]
-    return found != 0
+    return _any_fault(out)
+
+
+@kernel_cpu
+def run_one(actions, picks, observe, w, live):
+    """Many steps at once on this thread, for picks that are known beforehand: actions int32[T, lanes]; returns whether a lane has a fault.
+
+    Lane by lane, so each lane's state stays in registers' reach; only state, reward and end reason of the last step are left.
+    """
+    for chunk in range(chunk_count(w.params)):
+        _run_chunk(chunk, actions, picks, observe, w, live)
+    return _any_fault(w.out)
 
 
 @kernel_cpu_parallel
 def run_many(live, actions, picks, observe, market, plan, params, starts, features, state, out, observation, last_observation, sums):
-    """Many steps at once, for picks that are known beforehand: actions int32[T, lanes]; returns whether a lane has a fault.
-
-    Lane by lane, so each lane's state stays in registers' reach; only state, reward and end reason of the last step are left.
-    """
+    """`run_one` on several threads."""
     chunks = chunk_count(params)
     for chunk in prange(chunks):
         world = World(market, plan, params, starts, features, state, out, observation, last_observation, sums)
         _run_chunk(chunk, actions, picks, observe, world, live)
-    found = 0
-    for lane in range(out.fault.size):
-        found |= out.fault[lane]
-    return found != 0
+    return _any_fault(out)

@@ -45,13 +45,17 @@ class CpuRunner:
 
     def run(self, actions: torch.Tensor, picks: Picks, observe: bool) -> bool:
         """Returns whether a lane has a fault."""
-        set_threads(self.threads)
-        return k.run_many(self.live, actions.numpy(), as_numpy(picks), observe, *self.world)
+        if self.parallel:
+            set_threads(self.threads)
+            return k.run_many(self.live, actions.numpy(), as_numpy(picks), observe, *self.world)
+        return k.run_one(actions.numpy(), as_numpy(picks), observe, self.world, self.live)
 
     def follow(self, actions: torch.Tensor, part: torch.Tensor, steps: int, picks: Picks) -> bool:
         """Returns whether a lane has a fault."""
-        set_threads(self.threads)
-        return k.follow_many(self.live, actions.numpy(), part.numpy(), steps, as_numpy(picks), *self.world)
+        if self.parallel:
+            set_threads(self.threads)
+            return k.follow_many(self.live, actions.numpy(), part.numpy(), steps, as_numpy(picks), *self.world)
+        return k.follow_one(actions.numpy(), part.numpy(), steps, as_numpy(picks), self.world, self.live)
 
     def drain(self) -> bool:
         """Returns whether a lane has a fault."""

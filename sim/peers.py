@@ -164,7 +164,7 @@ class Peers:
                 error.exit_code = word["exit_code"]
                 return error
             time.sleep(0.05)
-        return PeerLost("a process of this run has ended without a word; go on with `sim train --resume` and as many as you like")
+        return PeerLost("a process of this run has ended without a word")
 
 
 @contextmanager

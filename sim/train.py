@@ -20,12 +20,12 @@ from sim.config import TapeConfig
 from sim.evaluations import settle_evaluations
 from sim.loop import Loop, Parts, Progress
 from sim.loop_config import LoopConfig
+from sim.peers import PeerLost, Peers
 from sim.run_data import FINISHED, SUMMARY_FILES
 from sim.split import FEWEST_DAYS, Window, split
 from sim.train_config import ASKED, POLICY, TrainConfig, from_document
 
 if TYPE_CHECKING:
-    from sim.peers import Peers
     from sim.shards import Sharded
     from sim.tape import Loaded
     from sim.trainer import Trainer
@@ -229,7 +229,6 @@ def part_config(config: TrainConfig, windows: tuple[Window, ...], fit: Window | 
 def make_trainer(config: TrainConfig, loaded: Loaded, peers: Peers | None = None) -> Trainer | Sharded:
     """What the loop trains with: this process alone (None), or leading others."""
     from sim.exactness import exact
-    from sim.peers import Peers
     from sim.shards import Hosted, Sharded
     from sim.trainer import Trainer
 
@@ -263,7 +262,7 @@ def _finish(loop: Loop, store: Path, progress: Progress | None, rebuild: bool) -
     except KeyboardInterrupt:
         kept = counted(loop.log.steps, "step")
         raise KeyboardInterrupt(f"{run_dir} keeps its first {kept}; go on with `{_resume_line(run_dir)}`") from None
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError, PeerLost) as error:
         if loop.log.steps:
             error.add_note(f"{run_dir} keeps its first {counted(loop.log.steps, 'step')}; go on with `{_resume_line(run_dir)}`")
         raise
