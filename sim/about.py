@@ -21,7 +21,7 @@ PLAYED = ("market_schema", "clock", "latency_ns", "slippage_ticks", "step_limit"
 
 @dataclass(frozen=True)
 class About:
-    """`run` is the name of the training run, `step` its step. `tape` holds PLAYED."""
+    """`run` is the name that the training run's identity gives it (`sim.replay.run_name`), `step` its step. `tape` holds PLAYED."""
 
     run: str
     step: int

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lob.errors import BadInput, NotFound
 from lob.units import counted
-from sim.replay import Progress, ReplayResult, replay
+from sim.replay import Parent, Progress, ReplayResult, replay
 
 if TYPE_CHECKING:
     from lob.instruments import Instrument
@@ -124,15 +124,15 @@ def about_of(checkpoint: Path) -> About | None:
     return read_about(load(checkpoint)[0].about)
 
 
-def parent_of(checkpoint: Path) -> dict[str, str] | None:
-    """{run, head} of the training run in whose `checkpoints` folder the checkpoint lies, None when it lies elsewhere. Raises DamagedLog."""
+def parent_of(checkpoint: Path) -> Parent | None:
+    """The training run in whose `checkpoints` folder the checkpoint lies, None when it lies elsewhere. Raises DamagedLog."""
     from store.run_read import read_run
 
     folder = checkpoint.resolve().parent
     if folder.name != "checkpoints":
         return None
     try:
-        return {"run": folder.parent.name, "head": read_run(folder.parent).head}
+        return Parent(folder.parent.name, read_run(folder.parent).head)
     except NotFound:
         return None
 

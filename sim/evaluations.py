@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def settle_evaluations(plan: RunConfig, checkpoint: Path, runs: Path, aside: Path, device: str = "cpu") -> dict[str, Path]:
-    """{selector: run} of the finished evaluations of `checkpoint` as `plan` would play it on `device`, by the same parent run and head.
+    """{selector: run} of the finished evaluations of `checkpoint` as `plan` would play it on `device`, made by its own training run.
 
     Another account, window, checkpoint or parent makes another evaluation. One that a kill has left unfinished counts for nothing: it moves
     to `aside`, so that its name is free for the one that is played in its place. Raises BadInput when a process is still writing one.
@@ -34,7 +34,8 @@ def settle_evaluations(plan: RunConfig, checkpoint: Path, runs: Path, aside: Pat
         stated = manifest["identity"].get("config", {})
         policy = stated.get("policy") or {}
         played = {name: policy.get(name) for name in player}
-        if manifest["identity"].get("parent") != parent or {**stated, "policy": {}} != wanted or played != player:
+        made_by = (manifest["attributes"].get("parent"), (manifest["identity"].get("parent") or {}).get("head"))
+        if parent is None or made_by != (parent.run, parent.head) or {**stated, "policy": {}} != wanted or played != player:
             continue
         state = _state(run)
         if state == FINISHED:

@@ -166,9 +166,10 @@ class Loop:
         """The network as it is, as what replay and evaluation load."""
         from policy.checkpoint import Checkpoint
         from sim.about import about
+        from sim.replay import run_name
 
         trainer = self.trainer
-        story = about(self.config, self.parts.split, self.log.run_dir.name, done)
+        story = about(self.config, self.parts.split, run_name(self.log.identity), done)
         health = int(trainer.controllers.health_ppm)
         return Checkpoint(trainer.model, trainer.bus.clone(), health, trainer.normaliser, story)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lob.errors import TapeproofError
+from lob.errors import BadInput, TapeproofError
 from lob.units import counted, format_usd
 from sim.config import RunConfig, config_hash, hashed_document
 
@@ -33,6 +33,14 @@ Conclude = Callable[["RunData", Mapping[str, Any]], Mapping[str, Any]]
 """Called with the finished run and its summary; gives what the summary is to hold beside."""
 
 FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The training run that a run was led to by: the name of its folder, and its head."""
+
+    run: str
+    head: str
 
 
 @dataclass(frozen=True)
@@ -60,15 +68,15 @@ def replay(
     progress: Progress | None = None,
     rebuild_features: bool = False,
     loaded: Loaded | None = None,
-    parent: Mapping[str, Any] | None = None,
+    parent: Parent | None = None,
     conclude: Conclude | None = None,
     device: str = "cpu",
 ) -> ReplayResult:
     """Run `config` against a market store and log it into a new folder under `runs`.
 
-    `loaded` is what `sim.tape.load` gives for it, if that is at hand. `parent` ({run, head}) enters the identity of a run that a training
-    run led to. `conclude` adds to the summary, of which the chain holds the hash. `device` is what a network computes on; its kind is part
-    of the policy's identity, and the environment steps on the CPU.
+    `loaded` is what `sim.tape.load` gives for it, if that is at hand. The head of `parent` enters the identity of a run that a training run
+    led to, its name does not: runs of equal heads are the same. `conclude` adds to the summary, of which the chain holds the hash. `device`
+    is what a network computes on; its kind is part of the policy's identity, and the environment steps on the CPU.
 
     Raises BadInput, NotFound, StaleCache, ForeignCheckpoint. An interrupt commits what has been played, leaves a run that `sim seal`
     closes, and goes on as a KeyboardInterrupt that says so.
@@ -96,12 +104,12 @@ def replay(
 
     warm_up(make_env, policy, config.lanes)
     env = make_env(config.lanes)
-    identity = run_identity(config, policy.identity(), loaded.provenance) | ({"parent": dict(parent)} if parent else {})
-    run_dir, sooner = new_run_dir(runs, config, identity)
+    identity = run_identity(config, policy.identity(), loaded.provenance) | ({"parent": {"head": parent.head}} if parent else {})
+    run_dir, sooner = new_run_dir(runs, identity)
     log = RunLog.create(
         run_dir,
         identity=identity,
-        attributes={"store": str(store), "policy": config.policy},
+        attributes={"store": str(store), "policy": config.policy} | ({"parent": parent.run} if parent else {}),
         tables=run_tables(config.env.queue_model),
         level=config.log.level,
         segment_steps=config.log.segment_steps,
@@ -204,15 +212,32 @@ def device_class(device: str) -> str:
     return f"cuda-{torch.cuda.get_device_name()}"
 
 
-def new_run_dir(runs: Path, config: RunConfig, identity: dict[str, Any]) -> tuple[Path, list[Path]]:
-    """`<phase>-<instrument>-<first digits of the identity's hash>`; a second equal run gets `-2`, and so on. With it, those that exist."""
+def run_name(identity: Mapping[str, Any]) -> str:
+    """`<phase>-<instrument>-<first digits of the identity's hash>`: the same for equal runs."""
     from urllib.parse import quote
 
-    name = f"{config.phase}-{quote(config.instrument.symbol, safe='')}-{config_hash(identity)[:10]}"
+    config = identity["config"]
+    return f"{config['phase']}-{quote(config['instrument']['symbol'], safe='')}-{config_hash(dict(identity))[:10]}"
+
+
+def new_run_dir(runs: Path, identity: Mapping[str, Any]) -> tuple[Path, list[Path]]:
+    """A new empty folder of the run's name; a second equal run gets `-2`, and so on. With it, those that were there.
+
+    Raises BadInput when it cannot be made.
+    """
+    name = run_name(identity)
     sooner: list[Path] = []
-    while (folder := runs / (f"{name}-{len(sooner) + 1}" if sooner else name)).exists():
-        sooner.append(folder)
-    return folder, sooner
+    while True:
+        folder = runs / (f"{name}-{len(sooner) + 1}" if sooner else name)
+        try:
+            folder.mkdir(parents=True)  # two that begin at once must not take the same
+            return folder, sooner
+        except FileExistsError:
+            if not folder.is_dir():
+                raise BadInput(f"{folder}: is no folder: choose another folder of runs") from None
+            sooner.append(folder)
+        except OSError as error:
+            raise BadInput(f"{folder}: the run cannot be written there ({error.strerror}); choose another folder or free space") from None
 
 
 def market_notes(tape: Tape, schedule: Schedule) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ def _train(config: TrainConfig, store: Path, runs: Path, progress: Progress | No
         return None
     trainer = make_trainer(config, parts.train, peers)
     identity = train_identity(config, parts)
-    run_dir, _ = new_run_dir(runs, config, identity)
+    run_dir, _ = new_run_dir(runs, identity)
     log = RunLog.create(
         run_dir,
         identity=identity,

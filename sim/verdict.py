@@ -248,16 +248,18 @@ def headline(run_dir: Path) -> RunData | None:
 
 
 def evaluations_of(run_dir: Path) -> list[Path]:
-    """Finished evaluations beside a run that name one of its chain's heads as their parent's, by name."""
+    """Finished evaluations beside a run that name one of its chain's heads as their parent's, by name; of equal ones (equal trainings have
+    equal evaluations) the run's own, else the first."""
     from store.chain import read_chain
 
     heads = {line["hash"] for line in read_chain(run_dir).lines}
-    found = []
+    found: dict[str, tuple[bool, str, Path]] = {}
     for folder, manifest in run_manifests(run_dir.parent):
-        parent = manifest["identity"].get("parent") or {}
-        if parent.get("head") in heads and manifest["head"] is not None:
-            found.append(folder)
-    return found
+        parent, head = manifest["identity"].get("parent") or {}, manifest["head"]
+        if parent.get("head") in heads and head is not None:
+            place = (manifest["attributes"].get("parent") != run_dir.name, folder.name, folder)
+            found[head] = min(place, found.get(head, place))
+    return [folder for _, _, folder in sorted(found.values(), key=lambda place: place[1])]
 
 
 def of_the_best(run_dir: Path, run: RunData) -> tuple[list[Path], list[str]]:

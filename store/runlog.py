@@ -145,6 +145,11 @@ class RunLog:
         self._open = True
         self._seal_ready()
 
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What the chain starts from."""
+        return self._manifest["identity"]
+
     @classmethod
     def create(
         cls,

@@ -22,7 +22,7 @@ from sim.evaluate import evaluate, parent_of, plan_evaluation
 from sim.evaluation import BASELINES, EVALUATION
 from sim.leak import mislead, one_row_ahead
 from sim.policy import init_checkpoint, make_policy
-from sim.replay import replay
+from sim.replay import Parent, replay
 from sim.signals import KILL, PASS
 from sim.split import Split
 from sim.tape import load
@@ -128,9 +128,10 @@ def test_evaluation_leaves_checkpoint_and_parent_as_they_were_and_names_them(mar
     before = files(parent.run_dir)
     [greedy] = evaluate(config(best.parent / "best"), market, tmp_path, ["greedy"])
     assert files(parent.run_dir) == before
-    named = {"run": parent.run_dir.name, "head": parent.head}
-    assert greedy.document["parent"] == named == parent_of(best.parent / "best")
-    assert json.loads((greedy.result.run_dir / "manifest.json").read_text())["identity"]["parent"] == named
+    manifest = json.loads((greedy.result.run_dir / "manifest.json").read_text())
+    assert parent_of(best.parent / "best") == Parent(parent.run_dir.name, parent.head)
+    assert greedy.document["parent"] == manifest["identity"]["parent"] == {"head": parent.head}
+    assert manifest["attributes"]["parent"] == parent.run_dir.name
     assert greedy.document["trials"]["count"] == 2, "the training met five of the same minutes"
     assert evaluations_of(parent.run_dir) == [greedy.result.run_dir] and parent_of(checkpoint) is None
 
@@ -188,7 +189,7 @@ def better_day(summary):
 
 
 def other_parent(summary):
-    summary[EVALUATION]["parent"] = {"run": "train-ESH4", "head": "0" * 64}
+    summary[EVALUATION]["parent"] = {"head": "0" * 64}
 
 
 def no_leak(summary):

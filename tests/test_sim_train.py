@@ -15,13 +15,16 @@ from policy.bands import BANDS, TERMINAL, Band
 from sim.checkpoints import latest
 from sim.loop import Loop
 from sim.seal import seal_run
+from sim.signals import PASS
 from sim.train import make_trainer, prepare, resume, train
 from sim.trainer import Trainer
+from sim.verdict import evaluations_of, judge
 from sim.verify import verify
 from sim.verify_types import render
+from store.manifest import MANIFEST
 from store.run_check import verify_chain
 from store.run_read import read_run, read_table
-from tests.kills import KILLED, die_at_event, in_child, kill_after, proved_files, until_done
+from tests.kills import KILLED, die_at_event, fork, in_child, kill_after, proved_files, until_done
 from tests.train_days import DATES, everything, go_on, make_store, run_of, small
 from tests.window_days import store_of_days
 
@@ -80,6 +83,21 @@ def test_every_steps_time_is_told_in_parts_and_shown_to_who_looks_on(whole):
     assert sum(seen.shares.values()) == pytest.approx(1)
     assert 0 < seen.figure("signal.learning_health").last < 1
     assert seen.figure("learn.loss").last is not None
+
+
+def test_two_equal_trainings_at_once_in_one_folder_leave_equal_bytes_and_each_knows_its_own_evaluations(store, tmp_path, whole):
+    children = [fork(lambda: train(small(store), store, tmp_path)) for _ in range(2)]
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+    name = whole[0].run_dir.name
+    found, asked = everything(tmp_path), whole[1]
+    assert set(found) == {f"{run}{suffix}" for run in asked for suffix in ("", "-2")}
+    for run in asked:
+        twins = [{name: data for name, data in files.items() if name != MANIFEST} for files in (asked[run], found[run], found[f"{run}-2"])]
+        assert twins[0] == twins[1] == twins[2], "the chain among them; a manifest holds paths and names that no hash covers"
+    own = {suffix: evaluations_of(tmp_path / f"{name}{suffix}") for suffix in ("", "-2")}
+    assert len(own[""]) == len(own["-2"]) == 2 and not set(own[""]) & set(own["-2"])
+    (twin,) = (signal for signal in judge(tmp_path / name).signals if signal.name == "determinism")
+    assert twin.status == PASS and f"{name}-2" in twin.sentence
 
 
 PLACES = {
