@@ -76,9 +76,6 @@ def evaluate(
     from sim.registry import registry_of
     from sim.replay import kernels_are_compiled
 
-    runs = runs or runs_beside(checkpoint)
-    if runs is None:
-        raise BadInput(f"{checkpoint} lies in no run's folder: say with --runs where the evaluation's runs go")
     tape = {
         "market_schema": schema,
         "clock": clock,
@@ -97,6 +94,9 @@ def evaluate(
         config = plan_evaluation(checkpoint, store, registry_of(instruments), instrument, tape, env, lanes, **rest)
     except BadField as error:
         raise named_as_typed(error, context.params) from None
+    runs = runs or runs_beside(checkpoint)
+    if runs is None:
+        raise BadInput(f"{checkpoint} lies in no run's folder: say with --runs where the evaluation's runs go")
     if not kernels_are_compiled():
         say(COMPILING)
     with progress("eval") as update:

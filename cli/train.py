@@ -176,9 +176,10 @@ def _plan(context: typer.Context) -> Any:
     from sim.train_config import plan_train, read_settings
 
     given = context.params
-    for name in ("store", "runs", "instrument", "start", "end"):
+    asked = dict.fromkeys(("store", "instrument", "start", "end"), "which market to train on") | {"runs": "where the run goes"}
+    for name, what in asked.items():
         if given[name] is None:
-            raise BadInput(f"--{name} is missing: say which market to train on (or --resume RUN)")
+            raise BadInput(f"--{name} is missing: say {what} (or --resume RUN)")
     stated = read_settings(given["config"], given["settings"] or [])
     tape = {
         "market_schema": given["schema"],

@@ -155,6 +155,8 @@ def _read_manifest(directory: Path, refuse: Refuse) -> dict[str, Any]:
     if not directory.is_dir():
         raise NotFound(f"{directory}: is no checkpoint directory; `sim policy init --out DIR` makes one")
     manifest = read_json(directory / MANIFEST, refuse)
+    if (directory / "checkpoints").is_dir():
+        raise NotFound(f"{directory}: is a run, not one of its checkpoints; name one, like {directory / 'checkpoints' / 'best'}")
     if manifest.get("format") != FORMAT:
         raise refuse(f"format {manifest.get('format')!r} where this version reads {FORMAT}")
     check_names(MANIFEST, set(manifest), _KEYS, refuse)

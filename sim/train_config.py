@@ -166,7 +166,8 @@ def _section(name: str, values: dict[str, Any], written: Mapping[str, str]) -> A
         field = ".".join([name, *(str(part) for part in first["loc"])])
         field = written.get(field, field)
         if first["type"] == "extra_forbidden":
-            raise BadField(field, f"there is no such setting; {name} has {', '.join(SECTIONS[name].model_fields)}") from None
+            lent = ControlConfig.model_fields if name == "learner" else ()  # `_at_home` moves them
+            raise BadField(field, f"there is no such setting; {name} has {', '.join([*SECTIONS[name].model_fields, *lent])}") from None
         said = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
         if first["type"] == "value_error" and not first["loc"]:
             raise BadField(field, said) from None

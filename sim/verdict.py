@@ -311,5 +311,7 @@ def first_difference(chain: Sequence[Mapping[str, Any]], other: Sequence[Mapping
 def render(found: Judgement) -> str:
     """The verdict as text, a line for each signal."""
     judged = f", with {', '.join(found.evaluations)}" if found.evaluations else ""
-    lines = [f"run {found.run} ({found.phase}){judged}", *found.left_out, *(signal.line() for signal in found.signals), found.status]
+    unknown = ", ".join(signal.name for signal in found.signals if signal.status == s.UNKNOWN)
+    last = f"{found.status}, with {unknown} not judged" if found.status == s.PASS and unknown else found.status
+    lines = [f"run {found.run} ({found.phase}){judged}", *found.left_out, *(signal.line() for signal in found.signals), last]
     return "\n".join(lines)

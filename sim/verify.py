@@ -100,9 +100,10 @@ def verify(run_dir: str | Path, store: str | Path | None, head: str | None = Non
     market: Market | None = None
     if store is None:
         checks.append(skipped("data_hash", "no store given"))
-    elif run.has("fills"):
+    else:
         try:
-            market, data_checks = read_market(run.terms, store)
+            held, data_checks = read_market(run.terms, store)
+            market = held if run.has("fills") else None
         except TapeproofError as error:
             if all(check.status == OK for check in checks):
                 raise BadInput(f"this store cannot judge the run: {error}") from None

@@ -101,11 +101,12 @@ def test_a_resumed_run_keeps_its_settings_and_options_that_could_contradict_them
     [
         (("--resume", "nowhere"), "nowhere"),
         (("--resume", "S"), "S"),
-        (WINDOW, "--runs is missing: say which market to train on (or --resume RUN)"),
+        (WINDOW, "--runs is missing: say where the run goes (or --resume RUN)"),
         ((*WINDOW, "--runs", "X", "--steps", "0"), "--steps 0: "),
         ((*WINDOW, "--runs", "X", "--clock", "7 days"), "--clock"),
         ((*WINDOW, "--runs", "X", "--set", "loop.steps=0"), "loop.steps: must be greater than or equal to 1, not 0"),
         ((*WINDOW, "--runs", "X", "--set", "learner.bach=3"), "learner.bach: there is no such setting; learner has"),
+        ((*WINDOW, "--runs", "X", "--set", "learner.learning_rate=3"), "clip_norm, weight_decay, cql, popart, rank, lr, "),
         ((*WINDOW, "--runs", "X", "--set", "learner.lr=-1"), "learner.lr: must be greater than 0, not -1"),
         ((*WINDOW, "--runs", "X", "--steps", "40", "--set", "learner.steps=3"), "learner.steps: there is no such setting; learner has"),
         ((*WINDOW, "--runs", "X", "--set", "tape.foo=3"), "tape.foo: there is no such setting"),

@@ -20,7 +20,7 @@ from sim.train import make_trainer, prepare, resume, train
 from sim.trainer import Trainer
 from sim.verdict import evaluations_of, judge
 from sim.verify import verify
-from sim.verify_types import render
+from sim.verify_types import FAILED, render
 from store.manifest import MANIFEST
 from store.run_check import verify_chain
 from store.run_read import read_run, read_table
@@ -98,6 +98,12 @@ def test_two_equal_trainings_at_once_in_one_folder_leave_equal_bytes_and_each_kn
     assert len(own[""]) == len(own["-2"]) == 2 and not set(own[""]) & set(own["-2"])
     (twin,) = (signal for signal in judge(tmp_path / name).signals if signal.name == "determinism")
     assert twin.status == PASS and f"{name}-2" in twin.sentence
+
+
+def test_a_training_is_not_proved_by_a_store_of_other_rows(tmp_path, whole):
+    other = store_of_days(tmp_path, 1_001, DATES)
+    verdict = verify(whole[0].run_dir, other)
+    assert not verdict.ok and {check.name for check in verdict.checks if check.status == FAILED} == {"data_hash"}
 
 
 PLACES = {
