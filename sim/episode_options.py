@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -36,6 +36,8 @@ class MarketOptions(TypedDict, total=False):
     latency: str
     """From a decision to the exchange, like 1ms. Default 0ms."""
     slippage_ticks: int
+    env: Mapping[str, Any]
+    """Further settings of the account by their names, as `--set env.NAME=VALUE` of `sim replay`: {"queue_model": "power"}."""
     step_limit: int
     """An episode's decisions at most, counted from its window's first."""
     fit_start: str
@@ -107,6 +109,7 @@ def plan_episodes(
     lanes: int,
     random_starts: bool = True,
     instruments: str | Path | None = None,
+    env: Mapping[str, Any] | None = None,
     **stated: Any,
 ) -> RunConfig:
     """The config of `lanes` accounts on the sessions of [start, end), a window each. `stated` are the rest of `MarketOptions`.
@@ -115,7 +118,7 @@ def plan_episodes(
     """
     given = {"clock": "1s", "seed": 0} | stated | {"start": start, "end": end, "lanes": lanes}
     if unknown := sorted(set(given) - set(_OPTIONS)):
-        known = ", ".join(sorted({*_OPTIONS, "instruments", "random_starts", "rebuild_features"} - {"lanes"}))
+        known = ", ".join(sorted({*_OPTIONS, "env", "instruments", "random_starts", "rebuild_features"} - {"lanes"}))
         raise BadInput(f"{unknown[0]}: there is no such option; there are {known}")
     sections: dict[str, dict[str, Any]] = {"tape": {}, "env": {}, "execution": {}, "": {}}
     for name, value in given.items():
@@ -125,6 +128,10 @@ def plan_episodes(
                 sections[section][key] = convert(value)
             except (BadInput, AttributeError, TypeError) as error:
                 raise BadInput(f"{name}: {error}") from None
+    for name, value in (env or {}).items():
+        if name in sections["env"]:
+            raise BadInput(f"env.{name}: another option states that already; leave one of them out")
+        sections["env"][name] = value
     terms, tape = resolve(instrument, registry_of(Path(instruments) if instruments else None)), sections["tape"]
     tape["market_schema"] = tape.get("market_schema") or choose_schema(store, instrument, tape["clock"])
     phase, level = ("train", "diag") if random_starts else ("eval", "full")

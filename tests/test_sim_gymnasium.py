@@ -119,8 +119,12 @@ def test_what_same_step_hands_over_is_of_the_lanes_that_ended_alone(store):
             assert (capital == 100_000 * 10**6).all()
 
 
-def test_the_rewards_of_an_episode_sum_to_its_gain_to_the_micro_dollar(store):
-    envs = make(store, reward_scale="250")
+QUEUES = {"queue_model": "risk_averse", "maker_fee_usd_micros": -500_000}
+
+
+@pytest.mark.parametrize("account", [{}, QUEUES], ids=["market orders", "queues"])
+def test_the_rewards_of_an_episode_sum_to_its_gain_to_the_micro_dollar(store, account):
+    envs = make(store, reward_scale="250", env=account)
     capital = 100_000 * 10**6
     exact, scaled, episodes = np.zeros(LANES, np.int64), np.zeros(LANES), 0
     for _, rewards, terminated, truncated, infos in play(envs, script(LANES, STEPS, 2))[1:]:
@@ -178,14 +182,16 @@ def test_what_was_handed_out_does_not_change_with_later_steps(store):
     assert equal(given, play(make(store), script(LANES, 80, 7)))
 
 
-def test_same_step_plays_what_a_training_of_the_house_plays(store):
+@pytest.mark.parametrize("account", [{}, QUEUES], ids=["market orders", "queues"])
+def test_same_step_plays_what_a_training_of_the_house_plays(store, account):
     """`Env` with restarts, the kernels' own, from the same seed."""
-    config = plan_episodes(store, lanes=LANES, **MARKET | TERMS)
+    config = plan_episodes(store, lanes=LANES, env=account, **MARKET | TERMS)
+    assert config.env.queue_model == account.get("queue_model", "none")
     loaded = load(store, config)
     house = Env(loaded.tape, loaded.schedule, loaded.features, config.env, LANES, Phase.TRAIN, emit=(), restarts=5)
     actions = script(LANES, STEPS, 8)
     full = torch.full((LANES,), 10**6, dtype=torch.int32)
-    played = play(make(store), actions)
+    played = play(make(store, env=account), actions)
     assert np.array_equal(played[0][0], house.observe().numpy())
     for row, (seen, _, terminated, truncated, infos) in zip(actions, played[1:], strict=True):
         house.step(Picks(torch.from_numpy((row @ [27, 9, 3, 1]).astype(np.int32)), full, full, full))
@@ -304,6 +310,9 @@ def test_options_mean_what_those_of_a_replay_mean(store, capfd):
         ({"slippage_ticks": 2}, "slippage_ticks 2: is for bars alone"),
         ({"start": "2024-05-01", "end": "2024-05-02"}, "holds no session with data of ESH4"),
         ({"start": "2024-03-08"}, "start .* is not before the end"),
+        ({"env": {"max_lots": 2}}, "env.max_lots: another option states that already"),
+        ({"env": {"queue_model": "fifo"}}, "env.queue_model"),
+        ({"env": {"queues": "power"}}, "env.queues: there is no such setting"),
         ({"autoreset_mode": "Never"}, "autoreset_mode 'Never': choose from NextStep, SameStep, Disabled"),
         ({"actions": "words"}, "actions 'words': choose branches or codes"),
         ({"num_envs": 3, "random_starts": False}, "4 windows need as many lanes at least"),
