@@ -415,14 +415,13 @@ def test_the_command_prints_both_selectors_side_by_side_and_how_to_prove_them(ma
 
 def test_the_command_says_what_is_missing_and_names_options_as_they_are_typed(market, checkpoint, tmp_path, capfd):
     asked = ("eval", "--checkpoint", str(checkpoint), "--store", str(market))
+    window = ("--instrument", "ESH4", "--start", "2024-03-04T23:00Z", "--end", "2024-03-05")
     for extra, says in (
-        ((), "--runs"),
-        (("--runs", str(tmp_path)), "--instrument, --start and --end"),
-        (
-            ("--runs", str(tmp_path), "--instrument", "ESH4", "--start", "2024-03-04T23:00Z", "--end", "2024-03-05", "--max-lots", "0"),
-            "--max-lots",
-        ),
+        ((), "--instrument, --start and --end"),
+        (window, "say with --runs where"),
+        (("--runs", str(tmp_path), *window, "--max-lots", "0"), "--max-lots"),
         (("--runs", str(tmp_path), "--checkpoint", str(tmp_path)), "manifest.json"),
+        (("--checkpoint", str(tmp_path / "none")), "is no checkpoint directory"),
     ):
         done = here(capfd, *asked, *extra, "--json")
         assert done.returncode == 2 and says in reason(done), extra

@@ -16,7 +16,7 @@ from sim.checkpoints import latest
 from sim.loop import Loop
 from sim.seal import seal_run
 from sim.signals import PASS
-from sim.train import make_trainer, prepare, resume, train
+from sim.train import make_trainer, prepare, resume, train, train_identity
 from sim.trainer import Trainer
 from sim.verdict import evaluations_of, judge
 from sim.verify import verify
@@ -375,7 +375,8 @@ def under_way(store, tmp_path_factory):
     config = small(store)
     parts = prepare(config, store)
     trainer = make_trainer(config, parts.train)
-    log = RunLog.create(tmp_path_factory.mktemp("loop") / "run", identity={}, tables=TRAIN_TABLES, level="trades")
+    identity = train_identity(config, parts)
+    log = RunLog.create(tmp_path_factory.mktemp("loop") / "run", identity=identity, tables=TRAIN_TABLES, level="trades")
     loop = Loop(config, parts, trainer, log)
     trainer.run(10)
     trainer.log.fetch()
