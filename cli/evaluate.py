@@ -97,7 +97,7 @@ def evaluate(
     runs = runs or runs_beside(checkpoint)
     if runs is None:
         raise BadInput(f"{checkpoint} lies in no run's folder: say with --runs where the evaluation's runs go")
-    if not kernels_are_compiled():
+    if not kernels_are_compiled(config.env.queue_model):
         say(COMPILING)
     with progress("eval") as update:
         found = run(config, store, runs, [name.strip() for name in selector.split(",")], update, rebuild_features, device=device)

@@ -123,7 +123,7 @@ def replay(
         if error.field.partition(".")[2] in further:
             raise  # it came from --set, in whose words it speaks
         raise named_as_typed(error, context.params) from None
-    if not kernels_are_compiled():
+    if not kernels_are_compiled(config.env.queue_model):
         say(COMPILING)
     with progress("replay") as update:
         result = run(config, store, runs, update, rebuild_features, device=device)

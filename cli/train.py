@@ -93,7 +93,7 @@ def train(
         _alone(context, {"watch", "once", "as_json"})
         show(watch, once, as_json)
         return
-    if not kernels_are_compiled():
+    if not kernels_are_compiled(training=True):
         say(COMPILING)
     if resume is not None:
         from sim.train import resume as go_on

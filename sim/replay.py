@@ -144,11 +144,15 @@ def replay(
     )  # fmt: skip
 
 
-def kernels_are_compiled() -> bool:
-    """Whether the compile cache holds this build's physics; if not, the first run compiles them, which takes a minute."""
+def kernels_are_compiled(queue_model: str = "none", training: bool = False) -> bool:
+    """Whether the compile cache holds this build's physics, those of the book's queues where they are asked for, and the learner's kernels
+    where one learns; if not, the first run compiles them, which takes a minute."""
     from lob.jit import is_compiled
 
-    return is_compiled("cuda_env/kernels_cpu.step_*")
+    needed = ["cuda_env/kernels_cpu.step_*"]
+    needed += ["cuda_env/step_live.live_step_lane-*"] if queue_model != "none" else []
+    needed += ["policy/loss_kernels.*"] if training else []
+    return all(map(is_compiled, needed))
 
 
 def warm_up(make_env: Callable[[int], Env], policy: Policy, lanes: int) -> None:

@@ -410,6 +410,11 @@ def test_compiling_is_announced_where_the_cache_has_no_kernels_yet(tmp_path, mon
     (tmp_path / "lob_0").mkdir()
     (tmp_path / "lob_0" / "synth_kernel.put-72.py311.nbi").touch()
     assert not kernels_are_compiled()
+    for name in ("cuda_env_0/kernels_cpu.step_one-106.py311.nbi", "cuda_env_0/step_live.live_step_lane-140.py311.nbi"):
+        assert not kernels_are_compiled("power")
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert kernels_are_compiled("power") and kernels_are_compiled() and not kernels_are_compiled(training=True)
 
 
 def test_orders_stand_in_queues_where_a_setting_says_so_and_the_run_is_proved(market):
