@@ -5,9 +5,20 @@
 
 
 class TapeproofError(Exception):
-    """A fault that the user can mend. The message is one line: file (and row), what was found, the remedy."""
+    """A fault that the user can mend. The message is one line: file (and row), what was found, the remedy.
+
+    Messages quote what files hold: what of it cannot be printed (a newline, a terminal's escape sequence) is shown as an escape.
+    """
 
     exit_code = 2
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
+
+def printable(text: str) -> str:
+    """`text` with each character that is not printable as Python writes it in a string, like `\\n`, `\\x1b` or `\\u2028`."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def first_line(error: BaseException) -> str:

@@ -36,6 +36,7 @@ from store.hashes import canonical_hash, file_stamp, sha256_file
 from store.market_schema import (
     ROW,
     ROW_GROUP_ROWS,
+    checked_symbol,
     index_time,
     parquet_options,
     part_folder,
@@ -268,7 +269,7 @@ def _stream(work: _Work, progress: Callable[[int], None] | None) -> tuple[int, d
         index = _index_times(work, records, numbers)
         for instrument_id, day, places in _split(records, index):
             if (instrument_id, day) not in symbols:
-                symbols[instrument_id, day] = _symbol(work, instrument_id, day)
+                symbols[instrument_id, day] = checked_symbol(_symbol(work, instrument_id, day), work.path)
             symbol, date = symbols[instrument_id, day], _date(day)
             chosen, times = (records, index) if places is None else (records[places], index[places])
             positions = numbers if places is None else numbers[places]

@@ -47,12 +47,20 @@ def index_time(schema: str) -> str:
     return "ts_recv" if has_receive_time(schema) else "ts_event"
 
 
+def checked_symbol(symbol: str, where: object) -> str:
+    """The symbol. Raises BadInput, which names the file `where`, for one that cannot name a folder."""
+    if symbol.isprintable() and 1 <= len(quote(symbol, safe="")) <= 200:
+        return symbol
+    shown = symbol if len(symbol) <= 40 else f"{symbol[:40]}…"
+    raise BadInput(
+        f"{where}: instrument {shown!r} cannot name a folder: 1 to 200 bytes (of them percent-encoded) that can be printed can: "
+        "is the file damaged? Name one instrument with --instrument"
+    )
+
+
 def part_folder(schema: str, instrument: str, date: str) -> str:
-    """The folder of a partition, relative to the store. Raises BadInput for a symbol that cannot name a folder."""
-    encoded = quote(instrument, safe="")
-    if not instrument or len(encoded) > 200:
-        raise BadInput(f"instrument {instrument!r} cannot name a folder: use 1 to 200 bytes")
-    return f"market/schema={schema}/instrument={encoded}/date={date}"
+    """The folder of a partition, relative to the store."""
+    return f"market/schema={schema}/instrument={quote(instrument, safe='')}/date={date}"
 
 
 def records_to_columns(records: np.ndarray, schema: str, rows: np.ndarray) -> dict[str, np.ndarray]:
