@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from cuda_env.config import EnvConfig
 from lob.errors import BadInput
 from lob.instruments import Instrument
-from lob.records import RECORDS
+from lob.records import REPLAYABLE
 from lob.schedule import parse_clock
 from lob.units import counted, format_time_ns, format_usd
 
@@ -93,9 +93,8 @@ class TapeConfig(Section):
     @field_validator("market_schema")
     @classmethod
     def _known_schema(cls, name: str) -> str:
-        if name not in RECORDS or name in ("trades", "mbo"):
-            shown = ", ".join(schema for schema in RECORDS if schema not in ("trades", "mbo"))
-            raise ValueError(f"{name!r} cannot be replayed; use one of {shown}")
+        if name not in REPLAYABLE:
+            raise ValueError(f"{name!r} cannot be replayed; use one of {', '.join(REPLAYABLE)}")
         return name
 
     @field_validator("clock")

@@ -1,7 +1,8 @@
 """DBN files to numpy records and back: streaming, without a Python object per record.
 
-A batch is the file's own bytes seen through `lob.records.RECORDS[schema]`: nothing is converted. mbp-10, mbp-1, trades and ohlcv records
-are the same in DBN versions 1, 2 and 3. With `ts_out` each record carries eight more bytes (the gateway's send time); they are stripped.
+A batch is the file's own bytes seen through `lob.records.RECORDS[schema]`: nothing is converted, but for the definitions and statistics of
+versions 1 and 2, whose records are narrower (`lob.records.upgraded`). With `ts_out` each record carries eight more bytes (the gateway's
+send time); they are stripped.
 """
 
 import datetime as dt
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from lob.errors import BadInput
-from lob.records import RECORDS, RTYPE
+from lob.records import RECORDS, RTYPE, layout, upgraded
 from lob.units import NS_PER_SECOND
 from store.dbn_metadata import PREFIX_BYTES, DbnMetadata, Interval, Mapping, encode_metadata, parse_metadata, parse_prefix
 from store.detect import refuse_unless_dbn, rtype_name
@@ -51,16 +52,26 @@ def read_batches(path: str | os.PathLike[str], schema: str | None = None, batch_
         found = _usable_schema(metadata, stream)
         if schema is not None and schema != found:
             raise BadInput(f"{path}: holds schema {found}, not {schema}")
-        dtype = RECORDS[found]
-        stored = np.dtype([("record", dtype), ("ts_out", "<u8")]) if metadata.ts_out else dtype
-        records = _records(stream, found, stored, start, batch_records)
-        if not metadata.ts_out:
+        dtype = layout(found, metadata.version)
+        records = _records(stream, found, stored_layout(dtype, metadata.ts_out), start, batch_records)
+        if not metadata.ts_out and dtype == RECORDS[found]:
             yield from records
             return
         for wide in records:
-            batch = wide["record"].copy()
-            batch["length"] = dtype.itemsize // 4
-            yield batch
+            yield plain_records(wide, found)
+
+
+def stored_layout(dtype: np.dtype, ts_out: bool) -> np.dtype:
+    """A record as it lies in the file: with `ts_out` eight bytes more."""
+    return np.dtype([("record", dtype), ("ts_out", "<u8")]) if ts_out else dtype
+
+
+def plain_records(stored: np.ndarray, schema: str) -> np.ndarray:
+    """Records as they lie in a file (`stored_layout`), as `RECORDS[schema]`; a copy where that is something else."""
+    if "ts_out" in (stored.dtype.names or ()):
+        stored = stored["record"].copy()
+        stored["length"] = stored.dtype.itemsize // 4
+    return upgraded(stored, schema)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import numpy as np
 
 from lob.errors import BadInput, NotFound
 from lob.instruments import REGISTRY, Instrument, resolve
-from lob.records import BAR_NS, has_receive_time
+from lob.records import SPARSE, has_receive_time
 from lob.units import UNDEFINED_TIMESTAMP
 from store.catalog import (
     Part,
@@ -33,9 +33,11 @@ from store.catalog import (
     store_fault,
 )
 from store.hashes import canonical_hash, file_stamp, sha256_file
+from store.ingest_report import IngestReport, report_of
 from store.market_schema import (
     ROW,
     ROW_GROUP_ROWS,
+    TIMES,
     checked_symbol,
     index_time,
     parquet_options,
@@ -44,7 +46,7 @@ from store.market_schema import (
     take_out_sentinels,
     to_arrow,
 )
-from store.quality import COUNTERS, CURSOR, InstrumentQuality, add_batch, add_faults, report
+from store.quality import CURSOR, InstrumentQuality, add_batch, add_faults, report
 
 PART_ROWS = ROW_GROUP_ROWS
 """A part is written once this many rows of one instrument and date have come together (it may hold up to one batch more). Three parts
@@ -80,24 +82,6 @@ def _numbered(source: Source) -> Iterable[tuple[np.ndarray, np.ndarray]]:
         yield records, np.arange(rows, rows + len(records))
         rows += len(records)
         del records
-
-
-@dataclass(frozen=True)
-class IngestReport:
-    """What an ingest did. `already`: the file was in the store before and nothing was done. `quality`: see `store.quality.report`."""
-
-    source: str
-    sha256: str
-    schema: str
-    already: bool
-    rows: int
-    instruments: tuple[str, ...]
-    start_ns: int
-    end_ns: int
-    parts: int
-    bytes: int
-    quality: tuple[dict[str, Any], ...]
-    warnings: tuple[str, ...]
 
 
 @dataclass
@@ -172,7 +156,7 @@ def ingest_file(
         hashing = hasher.submit(_identity, path, also, derived)
         if exists and size <= HASH_FIRST_BYTES and (earlier := find_record(Path(store), hashing.result())) is not None:
             _refuse_other_options(earlier, path, Path(store), instrument, options or {})
-            return _report(earlier, str(path), already=True)
+            return report_of(earlier, str(path), already=True)
         source = open_source(path)  # before the store is made: a file that cannot be read leaves none behind
         root, is_new = ensure_store(store)
         try:
@@ -195,7 +179,7 @@ def ingest_file(
             raise
     if earlier is not None:
         _refuse_other_options(earlier, path, root, instrument, options or {})
-    return _report(earlier or record, str(path), already=earlier is not None)
+    return report_of(earlier or record, str(path), already=earlier is not None)
 
 
 def _identity(path: Path, also: Path | None, derived: str) -> str:
@@ -299,10 +283,12 @@ def _stream(work: _Work, progress: Callable[[int], None] | None) -> tuple[int, d
 def _index_times(work: _Work, records: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """int64[n]: receive time, else event time, of each record."""
     index = np.ascontiguousarray(records["ts_event"])
-    late = (index > _LAST_TIME) & (index != UNDEFINED_TIMESTAMP)
+    late = np.zeros(len(records), bool)
+    for name in TIMES:
+        if name in (records.dtype.names or ()):
+            late |= (records[name] > _LAST_TIME) & (records[name] != UNDEFINED_TIMESTAMP)
     if has_receive_time(work.schema):
         recv = np.ascontiguousarray(records["ts_recv"])
-        late |= (recv > _LAST_TIME) & (recv != UNDEFINED_TIMESTAMP)
         index = np.where(recv == UNDEFINED_TIMESTAMP, index, recv)
     late |= index == UNDEFINED_TIMESTAMP
     if late.any():
@@ -351,6 +337,8 @@ def _symbol(work: _Work, instrument_id: int, day: int) -> str:
 
 
 def _quality_of(symbol: str, schema: str, registry: Mapping[str, Instrument]) -> InstrumentQuality:
+    if schema in SPARSE:
+        return InstrumentQuality(symbol, schema, None, None, None, None)
     try:
         known = resolve(symbol, registry)
     except NotFound:
@@ -410,11 +398,15 @@ def _write_part(work: _Work, key: tuple[str, str], pieces: list[dict[str, np.nda
     if "ts_recv" in undefined:
         index = np.where(undefined["ts_recv"], columns["ts_event"], index)
     content_hash = canonical_hash(columns, undefined)
+    try:
+        table = to_arrow(columns, undefined, work.schema)
+    except BadInput as error:
+        raise BadInput(f"{work.path}: {symbol} on {date}: {error}: the file is damaged, fetch it again") from None
     first_row = int(columns[ROW][0])
     name = f"{first_row:012d}-{content_hash[:16]}.parquet"
     file = work.folder / name
     with open(file, "wb") as sink:
-        pq.write_table(to_arrow(columns, undefined, work.schema), sink, row_group_size=ROW_GROUP_ROWS, **parquet_options(work.schema))
+        pq.write_table(table, sink, row_group_size=ROW_GROUP_ROWS, **parquet_options(work.schema))
         sink.flush()
         os.fsync(sink.fileno())
     part = Part(
@@ -443,58 +435,3 @@ def _record(
     quality = [row for symbol in sorted(qualities) for row in report(qualities[symbol])]
     kept = {name: options.get(name) for name in getattr(work.source, "options", ())}
     return SourceRecord(work.hashing.result(), name, size, work.schema, rows, tuple(spans), tuple(parts), tuple(quality), kept)
-
-
-def _report(record: SourceRecord, path: str, already: bool) -> IngestReport:
-    return IngestReport(
-        source=path,
-        sha256=record.sha256,
-        schema=record.schema,
-        already=already,
-        rows=record.rows,
-        instruments=tuple(symbol for symbol, _, _ in record.spans),
-        start_ns=min(first for _, first, _ in record.spans),
-        end_ns=max(last for _, _, last in record.spans),
-        parts=len(record.parts),
-        bytes=sum(part.bytes for part in record.parts),
-        quality=record.quality,
-        warnings=tuple(_warnings(record, path)),
-    )
-
-
-def _warnings(record: SourceRecord, path: str) -> list[str]:
-    """One line per fault of the data that a person should look at before using it."""
-    lines = []
-    for symbol, _, _ in record.spans:
-        days = [row for row in record.quality if row["instrument"] == symbol]
-        total = {name: sum(row[name] or 0 for row in days) for name in COUNTERS}
-        bars = record.schema in BAR_NS
-        found = []
-        if bars and total["outside_session"]:
-            first = next(row["date"] for row in days if row["outside_session"])
-            ask = "are the time zone and the stamp (start or end of a bar) right?"
-            found.append((total["outside_session"], f"bars lie outside the trading session (first on {first}): {ask}"))
-        if total["inconsistent_bars"]:
-            found.append((total["inconsistent_bars"], "bars have an open or a close outside low to high"))
-        if total["off_tick_rows"]:
-            found.append((total["off_tick_rows"], "rows hold a price that is no whole number of ticks: they stay out of the tape"))
-        if total["unknown_orders"]:
-            found.append((total["unknown_orders"], "messages speak of an order that is not in the book: cancels of one are refused"))
-        if total["duplicate_orders"] or total["bad_messages"] or total["oversized_cancels"]:
-            bad = total["duplicate_orders"] + total["bad_messages"] + total["oversized_cancels"]
-            found.append((bad, "messages are refused or cut: an order twice, more lots than are left, no price or side"))
-        if total["book_mismatches"]:
-            found.append((total["book_mismatches"], "rows of the book file are not what the messages make: they are never traded on"))
-        if total["unfounded_books"]:
-            found.append(
-                (total["unfounded_books"], "rows show a book whose beginning is not in the file (no snapshot, no clear): never traded on")
-            )
-        if total["crossed_fault"]:
-            where = "" if days[0]["session_reason"] else " inside the session"
-            found.append((total["crossed_fault"], f"rows show a crossed book{where}: they are never traded on"))
-        if late := total["out_of_order_event"] if bars else total["out_of_order_recv"]:
-            found.append((late, "rows are older than a row before them: they keep their place"))
-        lines += [f"{path}: {symbol}: {count:,} of {total['rows']:,} {what}" for count, what in found]
-        if days[0]["off_tick_reason"]:
-            lines.append(f"{path}: {days[0]['off_tick_reason']}: ticks and sessions were not checked; name it in an instruments file")
-    return lines

@@ -2,7 +2,8 @@
 `store.catalog` (what exists, and how it comes to exist), `store.market_schema` (what a part holds), `store.quality`."""
 
 from store.catalog import Part, SourceRecord, check_store, remove_source
-from store.ingest import IngestReport, ingest_file
+from store.ingest import ingest_file
+from store.ingest_report import IngestReport
 from store.market_read import MarketColumns, list_parts, quality_rows, read_columns, summarize_store
 
 __all__ = [

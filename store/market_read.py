@@ -12,12 +12,12 @@ import numpy as np
 from lob.calendar import sessions
 from lob.errors import BadInput, NotFound
 from lob.instruments import REGISTRY, Instrument, resolve
-from lob.records import BAR_NS, has_receive_time
+from lob.records import BAR_NS, SPARSE, has_receive_time
 from lob.units import format_time_ns
 from store.catalog import Part, SourceRecord, check_store, read_records
 from store.hashes import canonical_hash
 from store.holes import Holes, Span, find_holes
-from store.market_schema import LETTERS, ROW, chunk_values, index_time, is_nullable, store_columns
+from store.market_schema import ROW, chunk_values, index_time, is_nullable, is_text, store_columns
 from store.quality import BOOK_GAP_NS
 
 
@@ -92,13 +92,16 @@ def summarize_store(store: str | os.PathLike, registry: Mapping[str, Instrument]
         row["holes"] = [{"start": format_time_ns(first), "end": format_time_ns(last), "ns": last - first} for first, last in found.holes]
         row["missing_sessions"] = found.missing_sessions
         row["quality"] = _total(quality[symbol, schema])
-        row["quality"]["gaps"] += found.gaps
-        row["quality"]["longest_gap_ns"] = max(row["quality"]["longest_gap_ns"], found.longest_gap_ns)
+        if schema not in SPARSE:
+            row["quality"]["gaps"] += found.gaps
+            row["quality"]["longest_gap_ns"] = max(row["quality"]["longest_gap_ns"], found.longest_gap_ns)
         rows.append(row)
     return rows
 
 
 def _holes(symbol: str, schema: str, spans: list[Span], registry: Mapping[str, Instrument]) -> Holes:
+    if schema in SPARSE:
+        return Holes((), None, 0, 0)
     try:
         calendar = resolve(symbol, registry).calendar
     except NotFound:
@@ -242,7 +245,7 @@ def _read_groups(
     known = store_columns(schema)
     wanted = [name for name in known if name in arrays or name in ("ts_event", "ts_recv")]
     try:
-        file = pq.ParquetFile(path, read_dictionary=[name for name in LETTERS if name in known])
+        file = pq.ParquetFile(path, read_dictionary=[name for name in known if is_text(schema, name)])
         table = file.read_row_groups(groups, columns=wanted)
         if missing := set(wanted) - set(table.column_names):
             raise pa.ArrowInvalid(f"column {min(missing)} is missing")
@@ -253,7 +256,7 @@ def _read_groups(
     for name in wanted:
         if name in arrays:
             mask = undefined[name][at : at + rows] if name in undefined else None
-            _copy(table[name], name, inside, arrays[name][at : at + rows], mask)
+            _copy(table[name], known[name], inside, arrays[name][at : at + rows], mask)
     return rows
 
 
@@ -262,17 +265,17 @@ def _inside(table, schema: str, start_ns: int, end_ns: int) -> np.ndarray | None
     times = {name: np.empty(table.num_rows, np.int64) for name in ("ts_event", index_time(schema))}
     late = np.zeros(table.num_rows, bool)
     for name, values in times.items():
-        _copy(table[name], name, None, values, late if name == "ts_recv" else None)
+        _copy(table[name], np.dtype(np.int64), None, values, late if name == "ts_recv" else None)
     index = np.where(late, times["ts_event"], times["ts_recv"]) if has_receive_time(schema) else times["ts_event"]
     inside = (index >= start_ns) & (index < end_ns)
     return None if inside.all() else inside
 
 
-def _copy(column, name: str, inside: np.ndarray | None, values: np.ndarray, mask: np.ndarray | None) -> None:
+def _copy(column, dtype: np.dtype, inside: np.ndarray | None, values: np.ndarray, mask: np.ndarray | None) -> None:
     """Copies the rows `inside` of a column into `values`, and where they are undefined into `mask`."""
     read = at = 0
     for chunk in column.chunks:
-        found, absent = chunk_values(chunk, name)
+        found, absent = chunk_values(chunk, dtype)
         if inside is not None:
             pick = inside[read : read + len(chunk)]
             found, absent = found[pick], None if absent is None else absent[pick]

@@ -1,7 +1,7 @@
 """What a part of the market store holds, per schema: its columns, their Parquet form, and the way from records to columns and back.
 
-Columns are those of `lob.records` without `length` (framing), plus `row`, the record's position in its source file. Times become int64,
-and the undefined price (2^63-1) and time (2^64-1) become null; nothing else changes.
+Columns are those of `lob.records` without `length` (framing) and reserved bytes, plus `row`, the record's position in its source file.
+Times become int64, the undefined price (2^63-1) and time (2^64-1) become null, and texts end at their first NUL; nothing else changes.
 """
 
 import functools
@@ -14,10 +14,13 @@ from lob.records import RECORDS, has_receive_time
 from lob.units import UNDEFINED_PRICE, UNDEFINED_TIMESTAMP
 
 ROW = "row"
-PRICES = ("price", "open", "high", "low", "close")
-LETTERS = ("action", "side")
-"""One-letter columns; numpy S1, text in Parquet."""
-TIMES = ("ts_event", "ts_recv")
+PRICES = (
+    "price", "open", "high", "low", "close", "min_price_increment", "display_factor", "high_limit_price", "low_limit_price",
+    "max_price_variation", "unit_of_measure_qty", "min_price_increment_amount", "price_ratio", "strike_price", "leg_price", "leg_delta",
+    "quantity",
+)  # fmt: skip
+"""Columns of 64 bits whose 2^63-1 says "undefined": prices, what is written like one, and a statistic's quantity (a whole number)."""
+TIMES = ("ts_event", "ts_recv", "ts_ref", "expiration", "activation")
 
 _BLOCK_ROWS = 2048  # records that fit the second-level cache while each of their columns is copied out
 ROW_GROUP_ROWS = 65_536
@@ -29,7 +32,7 @@ def store_columns(schema: str) -> dict[str, np.dtype]:
     if schema not in RECORDS:
         raise BadInput(f"schema {schema} is not held by the store: it holds {', '.join(sorted(RECORDS))}")
     record = RECORDS[schema]
-    names = [name for name in record.names or () if name != "length"]
+    names = [name for name in record.names or () if name != "length" and not name.startswith("_")]
     return {name: np.dtype("<i8") if name in TIMES else record[name] for name in names} | {ROW: np.dtype("<i8")}
 
 
@@ -40,6 +43,11 @@ def is_price(column: str) -> bool:
 def is_nullable(column: str) -> bool:
     """Only prices and times can be undefined."""
     return column in TIMES or is_price(column)
+
+
+def is_text(schema: str, column: str) -> bool:
+    """Whether a column is bytes in a record (a letter, or a text padded with NUL) and text in Parquet."""
+    return store_columns(schema)[column].kind == "S"
 
 
 def index_time(schema: str) -> str:
@@ -96,7 +104,9 @@ def arrow_schema(schema: str):
     import pyarrow as pa
 
     def field(name: str, dtype: np.dtype):
-        form = pa.dictionary(pa.int16(), pa.string()) if name in LETTERS else pa.from_numpy_dtype(dtype)
+        form = pa.from_numpy_dtype(dtype)
+        if dtype.kind == "S":
+            form = pa.dictionary(pa.int16() if dtype.itemsize == 1 else pa.int32(), pa.string())
         return pa.field(name, form, nullable=is_nullable(name))
 
     return pa.schema([field(name, dtype) for name, dtype in store_columns(schema).items()])
@@ -112,7 +122,8 @@ def parquet_options(schema: str) -> dict:
             encodings[name] = "DELTA_BINARY_PACKED"
         elif "_sz_" in name or "_ct_" in name or name in ("size", "volume"):
             encodings[name] = "BYTE_STREAM_SPLIT"
-    dictionaries = [name for name in store_columns(schema) if name not in encodings and not is_price(name)]
+    # A definition's columns hardly change from row to row: for them a dictionary is best.
+    dictionaries = [name for name in store_columns(schema) if name not in encodings and (schema == "definition" or not is_price(name))]
     return {
         "compression": "zstd",
         "compression_level": 1,
@@ -124,13 +135,15 @@ def parquet_options(schema: str) -> dict:
 
 
 def to_arrow(columns: dict[str, np.ndarray], undefined: dict[str, np.ndarray], schema: str):
-    """A pyarrow table of columns without sentinels."""
+    """A pyarrow table of columns without sentinels. Raises BadInput when a text is not UTF-8."""
     import pyarrow as pa
 
     arrays = []
     for field in arrow_schema(schema):
         values = columns[field.name]
-        if field.name in LETTERS:
+        if values.dtype.kind == "S" and values.dtype.itemsize > 1:
+            arrays.append(_texts(values, field.name))
+        elif values.dtype.kind == "S":
             codes = values.view(np.uint8)
             used = np.flatnonzero(np.bincount(codes, minlength=256))
             place = np.zeros(256, np.int16)
@@ -141,11 +154,26 @@ def to_arrow(columns: dict[str, np.ndarray], undefined: dict[str, np.ndarray], s
     return pa.Table.from_arrays(arrays, schema=arrow_schema(schema))
 
 
-def chunk_values(chunk, name: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """(values, mask of the undefined ones or None) of a pyarrow chunk that was read from a part; undefined rows hold 0."""
-    if name in LETTERS:
-        codes = np.array([ord(letter) for letter in chunk.dictionary.to_pylist()], np.uint8)
-        return codes[chunk.indices.to_numpy(zero_copy_only=False)].view("S1"), None
+def _texts(values: np.ndarray, name: str):
+    """A text column as an Arrow dictionary; a text ends at its first NUL. Raises BadInput when one is not UTF-8."""
+    import pyarrow as pa
+
+    used, places = np.unique(values, return_inverse=True)
+    try:
+        texts = [bytes(text).split(b"\0", 1)[0].decode("utf-8") for text in used]
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{name} {error.object[:20]!r} is no text") from None
+    return pa.DictionaryArray.from_arrays(pa.array(places.astype(np.int32)), pa.array(texts, pa.string()))
+
+
+def chunk_values(chunk, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray | None]:
+    """(values, mask of the undefined ones or None) of a pyarrow chunk that was read from a part; undefined rows hold 0. `dtype` is the
+    column's (`store_columns`)."""
+    if dtype.kind == "S":
+        # A letter is any byte; a text is UTF-8.
+        form = "latin-1" if dtype.itemsize == 1 else "utf-8"
+        texts = np.array([text.encode(form) for text in chunk.dictionary.to_pylist()], dtype)
+        return texts[chunk.indices.to_numpy(zero_copy_only=False)], None
     if not chunk.null_count:
         return chunk.to_numpy(zero_copy_only=False), None
     return chunk.fill_null(0).to_numpy(zero_copy_only=False), chunk.is_null().to_numpy(zero_copy_only=False)

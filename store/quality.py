@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lob.jit import kernel_cpu
-from lob.records import BAR_NS, F_BAD_TS_RECV, F_LAST, F_MAYBE_BAD_BOOK, F_SNAPSHOT, RECORDS, TRADE
+from lob.records import BAR_NS, F_BAD_TS_RECV, F_LAST, F_MAYBE_BAD_BOOK, F_SNAPSHOT, RECORDS, SPARSE, TRADE
 from lob.units import UNDEFINED_PRICE, UNDEFINED_TIMESTAMP
 
 BOOK_GAP_NS = 60 * 10**9
@@ -72,6 +72,9 @@ def add_batch(quality: InstrumentQuality, date: str, records: np.ndarray, index_
     first, last = int(index_ns.min()), int(index_ns.max())
     known = quality.spans.get(date, (first, last))
     quality.spans[date] = (min(first, known[0]), max(last, known[1]))
+    if quality.schema in SPARSE:
+        _count_facts(records, counts, quality.carried)
+        return
     if quality.schema == "mbo":
         records = _as_trades(records)
     words = np.require(records, requirements=["C", "A"]).view(np.int64).reshape(len(records), -1)
@@ -84,6 +87,19 @@ def add_batch(quality: InstrumentQuality, date: str, records: np.ndarray, index_
     else:
         levels = (records.dtype.itemsize - TRADE.itemsize) // 32
         _count_book(words, levels, tick, opens, closes, known_sessions, BOOK_GAP_NS, counts, quality.carried)
+
+
+def _count_facts(records: np.ndarray, counts: np.ndarray, carried: np.ndarray) -> None:
+    """Of facts about an instrument only their times are looked at."""
+    counts[_ROWS] += len(records)
+    for name, place, latest in (("ts_recv", _RECV_ORDER, _MAX_RECV), ("ts_event", _EVENT_ORDER, _MAX_EVENT)):
+        times = np.ascontiguousarray(records[name]).view(np.int64)
+        known = times[times != _NO_TIME]
+        counts[_UNDEFINED_TIMES] += len(times) - len(known)
+        if len(known):
+            before = np.maximum.accumulate(np.concatenate([carried[latest : latest + 1], known]))
+            counts[place] += int((known < before[:-1]).sum())
+            carried[latest] = before[-1]
 
 
 def _as_trades(messages: np.ndarray) -> np.ndarray:
@@ -213,6 +229,10 @@ def report(quality: InstrumentQuality) -> list[dict[str, Any]]:
         absent |= {"out_of_order_recv", "bad_ts_recv", "maybe_bad_book", "snapshots", "trades"}
     else:
         absent.add("inconsistent_bars")
+    if quality.schema.startswith("bbo"):
+        absent |= {"trades", "traded_lots"}
+    if quality.schema in SPARSE:
+        absent |= set(COUNTERS) - {"rows", "out_of_order_recv", "out_of_order_event", "undefined_times"}
     if not book:
         absent |= {name for name in COUNTERS if name.startswith(("crossed", "locked")) or name.endswith("_books")}
     if not quality.is_built:

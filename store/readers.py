@@ -111,6 +111,8 @@ def open_source(
         metadata = read_metadata(path)
         found = usable_schema(path)
         _same(path, schema, found)
+        if found == "definition":
+            return _definitions(path, metadata)
         return Source(path, kind, found, metadata, lambda: read_batches(path), metadata.symbol_of)
     symbols: Symbols = {}
 
@@ -128,6 +130,22 @@ def open_source(
         return read_ohlcv_csv(path, schema, timezone, stamp, delimiter, columns, date_order, symbols)
 
     return Source(path, kind, schema, None, bars, symbol_of, BAR_OPTIONS)
+
+
+def _definitions(path: Path, metadata: DbnMetadata) -> Source:
+    """A definition says itself what its instrument is called, where the file's mappings do not."""
+    names: dict[int, str] = {}
+
+    def batches() -> Iterator[np.ndarray]:
+        for records in read_batches(path):
+            for ident, name in set(zip(records["instrument_id"].tolist(), records["raw_symbol"].tolist(), strict=True)):
+                names[ident] = name.split(b"\0", 1)[0].decode("utf-8", "replace")
+            yield records
+
+    def symbol_of(instrument_id: int, date: dt.date) -> str | None:
+        return metadata.symbol_of(instrument_id, date) or names.get(instrument_id) or None
+
+    return Source(path, "dbn", "definition", metadata, batches, symbol_of)
 
 
 def _same(path: Path, asked: str | None, found: str) -> None:

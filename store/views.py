@@ -116,7 +116,8 @@ def _market_views(connection: "duckdb.DuckDBPyConnection", root: Path) -> Path:
     for schema, paths in files.items():
         columns = ["instrument", "date"]
         for name, dtype in store_columns(schema).items():
-            shown = _SIGNED.get(dtype.str[1:]) if name != "order_id" else None  # an id takes all 64 bits, and nobody subtracts it
+            # An id takes all 64 bits, and nobody subtracts it.
+            shown = _SIGNED.get(dtype.str[1:]) if name not in ("order_id", "raw_instrument_id") else None
             columns.append(f"CAST({_name(name)} AS {shown}) AS {_name(name)}" if shown else _name(name))
         connection.execute(
             f"CREATE VIEW market.{_name(schema.replace('-', '_'))} AS SELECT {', '.join(columns)} FROM read_parquet([{', '.join(paths)}], "

@@ -400,8 +400,7 @@ def test_open_source_tells_every_format_and_checks_the_schema(tmp_path, shared_d
         open_source(dbn.path, schema="trades")
     with pytest.raises(BadInput, match="holds schema mbp-10, not trades"):
         open_source(shared_data / "mbp10" / "aapl_xnas_20241021.mbp-10.csv", schema="trades")
-    with pytest.raises(BadInput, match="schema definition cannot be used"):
-        open_source(shared_data / "l1" / "esu4_nqu4_20240701.definition.dbn.zst")
+    assert open_source(shared_data / "l1" / "esu4_nqu4_20240701.definition.dbn.zst").schema == "definition"
 
 
 # ---------------------------------------------------------------- bars of several instruments; Databento's OHLCV CSV

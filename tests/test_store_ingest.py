@@ -83,7 +83,7 @@ def test_content_hash_depends_on_values_and_not_on_how_parquet_holds_them(tmp_pa
         columns, undefined = {}, {}
         read = pq.ParquetFile(path, read_dictionary=["action", "side"]).read()
         for name, dtype in store_columns("mbp-10").items():
-            pieces = [chunk_values(chunk, name) for chunk in read[name].chunks]
+            pieces = [chunk_values(chunk, store_columns("mbp-10")[name]) for chunk in read[name].chunks]
             columns[name] = np.concatenate([values for values, _ in pieces])
             undefined[name] = np.concatenate([np.zeros(len(values), bool) if mask is None else mask for values, mask in pieces])
             assert columns[name].dtype == dtype

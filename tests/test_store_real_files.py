@@ -104,7 +104,6 @@ def test_interleaved_instruments_are_split_and_keep_their_rows(store):
         ("edge/dbn_versions/test_data.mbp-10.dbz", "DBZ"),
         ("edge/dbn_versions/test_data.definition.v1.dbn.frag", "without metadata"),
         ("edge/venues/LIVE_mixed_schemas.dbn.zst", "mixed recording"),
-        ("l1/esu4_nqu4_20240701.definition.dbn.zst", "schema definition cannot be used"),
         (ES_BARS, "--schema ohlcv-1m"),
     ],
 )
