@@ -76,11 +76,12 @@ def evaluate(
     from sim.registry import registry_of
     from sim.replay import kernels_are_compiled
 
+    span = (time_ns("--start", start) if start else None, time_ns("--end", end) if end else None)
     tape = {
         "market_schema": schema,
         "clock": clock,
-        "start_ns": time_ns("--start", start) if start else None,
-        "end_ns": time_ns("--end", end) if end else None,
+        "start_ns": span[0],
+        "end_ns": span[1],
         "latency_ns": duration_ns("--latency", latency) if latency else None,
         "step_limit": steps,
     }
@@ -91,7 +92,8 @@ def evaluate(
     }
     rest: dict[str, Any] = {"log": {"level": level}, "execution": {"threads": threads}} | ({} if seed is None else {"seed": seed})
     try:
-        config = plan_evaluation(checkpoint, store, registry_of(instruments), instrument, tape, env, lanes, **rest)
+        registry = registry_of(instruments, store, instrument, span, say)
+        config = plan_evaluation(checkpoint, store, registry, instrument, tape, env, lanes, **rest)
     except BadField as error:
         raise named_as_typed(error, context.params) from None
     runs = runs or runs_beside(checkpoint)

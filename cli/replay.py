@@ -89,11 +89,12 @@ def replay(
 
     if (policy is None) == (checkpoint is None):
         raise BadInput("say what decides: --policy NAME or --checkpoint DIR, one of them")
+    span = (time_ns("--start", start), time_ns("--end", end))
     tape = {
         "market_schema": schema,
         "clock": clock,
-        "start_ns": time_ns("--start", start),
-        "end_ns": time_ns("--end", end),
+        "start_ns": span[0],
+        "end_ns": span[1],
         "latency_ns": duration_ns("--latency", latency),
         "slippage_ticks": slippage_ticks,
         "step_limit": step_limit,
@@ -118,7 +119,8 @@ def replay(
     log, decider = {"level": level, "segment_steps": segment_steps}, policy or f"checkpoint:{checkpoint}"
     rest = {"policy": decider, "seed": seed, "lanes": lanes, "execution": {"threads": threads}}
     try:
-        config = plan_replay(store, instrument, registry_of(instruments), tape, env, log, **rest)
+        registry = registry_of(instruments, store, instrument, span, say)
+        config = plan_replay(store, instrument, registry, tape, env, log, **rest)
     except BadField as error:
         if error.field.partition(".")[2] in further:
             raise  # it came from --set, in whose words it speaks

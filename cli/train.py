@@ -194,8 +194,9 @@ def _plan(context: typer.Context) -> Any:
             stated.setdefault(section, {})[key] = given[key]
     rest = {name: given[name] for name in ("lanes", "seed") if given[name] is not None}
     try:
+        registry = registry_of(given["instruments"], given["store"], given["instrument"], (tape["start_ns"], tape["end_ns"]), say)
         return plan_train(
-            given["store"], given["instrument"], registry_of(given["instruments"]), tape, stated,
+            given["store"], given["instrument"], registry, tape, stated,
             execution={"threads": given["threads"]}, **rest,
         )  # fmt: skip
     except BadField as error:

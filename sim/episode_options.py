@@ -132,7 +132,9 @@ def plan_episodes(
         if name in sections["env"]:
             raise BadInput(f"env.{name}: another option states that already; leave one of them out")
         sections["env"][name] = value
-    terms, tape = resolve(instrument, registry_of(Path(instruments) if instruments else None)), sections["tape"]
+    tape = sections["tape"]
+    registry = registry_of(Path(instruments) if instruments else None, store, instrument, (tape.get("start_ns"), tape.get("end_ns")))
+    terms = resolve(instrument, registry)
     tape["market_schema"] = tape.get("market_schema") or choose_schema(store, instrument, tape["clock"])
     phase, level = ("train", "diag") if random_starts else ("eval", "full")
     try:

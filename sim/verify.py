@@ -1,7 +1,8 @@
 """`sim verify`: tries to falsify a run's result from its log and the raw market, and says exactly what it found (design.md, law 6).
 
 Five computations of every dollar, made apart from one another, and a list of checks; the first offender of each is named by table, part,
-row and column. Nothing here imports `cuda_env`: declared terms come from the manifest, multipliers from `sim.verify_terms`.
+row and column. Nothing here imports `cuda_env`: declared terms come from the manifest, multipliers from
+`sim.verify_terms` and, where the store holds it, from the exchange's definition.
 """
 
 import math
@@ -9,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from sim.verify_accounting import (
     walk_fills,
 )
 from sim.verify_checkpoint import check_best, check_states
+from sim.verify_contract import check_contract, defined_in
 from sim.verify_diag import check_diag, check_trades_alone
 from sim.verify_fills import check_drain, check_fills, check_marks, check_standing, check_times, fees_of, fill_events, raw_price
 from sim.verify_floor import check_floor, resting_stops
@@ -42,9 +44,12 @@ from sim.verify_hashes import check_build
 from sim.verify_market import BAR_COLUMNS, Market, book_columns, join_markets, market_of
 from sim.verify_orders import check_orders_follow
 from sim.verify_schedule import check_schedule
-from sim.verify_terms import CALENDAR, CURRENCY, ContractTerms, root_of, terms_for
+from sim.verify_terms import ContractTerms
 from sim.verify_types import COMPUTATIONS, FAILED, OK, Check, Key, Log, Verdict, failed, skipped, where
 from sim.verify_working_checks import check_working
+
+if TYPE_CHECKING:
+    from store.definitions import Definition
 
 __all__ = ["verify", "verify_tables"]
 
@@ -98,12 +103,14 @@ def verify(run_dir: str | Path, store: str | Path | None, head: str | None = Non
             checks.append(failed("log_readable", str(error), "manifest"))
         return _unreadable(run_dir, checks, tolerance_usd_micros)
     market: Market | None = None
+    defined: Definition | None = None
     if store is None:
         checks.append(skipped("data_hash", "no store given"))
     else:
         try:
             held, data_checks = read_market(run.terms, store)
             market = held if run.has("fills") else None
+            defined = defined_in(store, run.terms)
         except TapeproofError as error:
             if all(check.status == OK for check in checks):
                 raise BadInput(f"this store cannot judge the run: {error}") from None
@@ -112,7 +119,7 @@ def verify(run_dir: str | Path, store: str | Path | None, head: str | None = Non
         checks += data_checks
     checks += check_build(run.manifest["identity"])
     checks += check_best(Path(run_dir), run) + check_states(Path(run_dir), run)
-    verdict = verify_tables(run, market, Path(run_dir).name, tolerance_usd_micros, checks)
+    verdict = verify_tables(run, market, Path(run_dir).name, tolerance_usd_micros, checks, defined)
     files = read_run(run_dir)
     return replace(verdict, head=files.head, abandoned=describe_abandoned(files.abandoned))
 
@@ -153,12 +160,19 @@ def read_market(terms: RunTerms, store: str | Path) -> tuple[Market, list[Check]
 
 
 def verify_tables(
-    run: RunData, market: Market | None, name: str = "run", tolerance_usd_micros: int = 0, checks: list[Check] | None = None
+    run: RunData,
+    market: Market | None,
+    name: str = "run",
+    tolerance_usd_micros: int = 0,
+    checks: list[Check] | None = None,
+    defined: "Definition | None" = None,
 ) -> Verdict:
-    """The verdict on loaded tables against a market (None: without one, which computation (e) then lacks)."""
+    """The verdict on loaded tables against a market (None: without one, which computation (e) then lacks). `defined`: the exchange's
+    definition of the instrument, the second source of its terms.
+    """
     log, terms = Log(run), run.terms
     checks = list(checks or [])
-    hand, term_checks = _contract(terms)
+    hand, terms_by, term_checks = check_contract(terms, defined)
     checks += term_checks
     checks += _schema(run)
     booked = walk_fills(log) if log.has("fills") else None
@@ -185,7 +199,7 @@ def verify_tables(
         level=terms.level,
         finished=run.finished,
         ends=_ends(run),
-        proof=_proof(terms, run, totals, hand, market),
+        proof=_proof(terms, run, totals, terms_by, market),
         totals=totals,
         reasons=reasons,
         groups=groups,
@@ -310,45 +324,10 @@ def _realised(flows: Mapping[Key, tuple[int, int]], ends: Mapping[Key, tuple[int
 
 
 def _tick_value(terms: RunTerms, hand: ContractTerms | None) -> int:
-    """Micro-dollars that one of the run's ticks is worth by the hand-typed point value; the run's own word where the table has none."""
+    """Micro-dollars that one of the run's ticks is worth by the proved point value; the run's own word where nothing proves one."""
     if hand is None:
         return terms.tick_value_usd_micros
     return hand.point_value_usd_micros * terms.tick_price_e9 // 10**9
-
-
-def _contract(terms: RunTerms) -> tuple[ContractTerms | None, list[Check]]:
-    hand = terms_for(terms.instrument)
-    if hand is None:
-        why = (
-            f"{terms.instrument} is in no hand-typed table: the run's own {terms.tick_value_usd_micros} micro-dollars a tick "
-            "are used, unproved; "
-            "add the contract's tick and point value to sim/verify_terms.py to have them proved"
-        )
-        return None, [skipped("multiplier", why)]
-    checks = []
-    for column, said, typed in (
-        ("tick", terms.tick_price_e9, hand.tick_price_e9),
-        ("multiplier", terms.tick_value_usd_micros, hand.tick_value_usd_micros),
-    ):
-        unit = "e-9" if column == "tick" else " micro-dollars a tick"
-        detail = f"the run computes with {said}{unit}, the contract {terms.instrument} has {typed}{unit}"
-        checks.append(
-            failed(column, detail, "manifest", f"identity.config.instrument.{column}") if said != typed else Check(column, OK, "")
-        )
-    for column, told, typed_text in (
-        ("root", terms.root, root_of(terms.instrument) or ""),
-        ("currency", terms.currency, CURRENCY),
-    ):
-        detail = f"the run says {told}, the contract {terms.instrument} has {typed_text}"
-        place = f"identity.config.instrument.{column}"
-        checks.append(failed(column, detail, "manifest", place) if told != typed_text else Check(column, OK, ""))
-    if terms.calendar != CALENDAR:
-        why = (
-            f"the run keeps the hours `{terms.calendar}`, the contract {terms.instrument} trades by `{CALENDAR}`: "
-            "its sessions are its own word"
-        )
-        checks.append(skipped("calendar", why))
-    return hand, checks
 
 
 def _schema(run: RunData) -> list[Check]:
@@ -458,7 +437,7 @@ def _largest_difference(
     return largest, at, len(keys)
 
 
-def _proof(terms: RunTerms, run: RunData, totals: Mapping[str, int | None], hand: ContractTerms | None, market: Market | None) -> str:
+def _proof(terms: RunTerms, run: RunData, totals: Mapping[str, int | None], terms_by: str | None, market: Market | None) -> str:
     level = terms.level.partition(":")[0]
     text = PROOFS[level]
     if level in ("full", "sampled", "fills"):
@@ -468,8 +447,10 @@ def _proof(terms: RunTerms, run: RunData, totals: Mapping[str, int | None], hand
                 + ", ".join(f"({k})" for k, v in totals.items() if v is not None)
                 + " only"
             )
-        elif hand is None:
+        elif terms_by is None:
             text += "; the multiplier is the run's own word"
+        elif "definition" in terms_by:
+            text += f"; the multiplier is proved by {terms_by}"
     if not run.finished:
         text += "; of the part of the run that the log holds, open lots bridged by their cost"
     return text

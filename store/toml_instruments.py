@@ -31,8 +31,13 @@ _TERMS = ("tick", "multiplier", "fee_usd", "margin_usd", "calendar")
 _KEYS = (*_TERMS, "currency", "like")
 
 
-def read_instruments(path: str | Path, registry: Mapping[str, Instrument] = REGISTRY) -> dict[str, Instrument]:
-    """The registry with the file's entries added or laid over it. Raises NotFound or BadInput with file, entry, key and remedy."""
+def read_instruments(
+    path: str | Path, registry: Mapping[str, Instrument] = REGISTRY, defined: Mapping[str, Mapping[str, Fraction]] | None = None
+) -> dict[str, Instrument]:
+    """The registry with the file's entries added or laid over it. Raises NotFound or BadInput with file, entry, key and remedy.
+
+    `defined`: {entry: its tick and multiplier} as an exchange's definition has them, for a new entry that does not state them.
+    """
     try:
         # Decimal keeps 0.1 exactly one tenth; a binary float would not.
         tables = tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"), parse_float=Decimal)
@@ -48,11 +53,13 @@ def read_instruments(path: str | Path, registry: Mapping[str, Instrument] = REGI
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise BadInput(f"{path}: {name!r} stands outside a table: put it under the name of its instrument, like [{name}] or [ES]")
-        merged[name] = _instrument(f"{path}: [{name}]", name, table, merged)
+        merged[name] = _instrument(f"{path}: [{name}]", name, table, merged, (defined or {}).get(name, {}))
     return merged
 
 
-def _instrument(where: str, name: str, table: dict[str, Any], registry: Mapping[str, Instrument]) -> Instrument:
+def _instrument(
+    where: str, name: str, table: dict[str, Any], registry: Mapping[str, Instrument], defined: Mapping[str, Fraction]
+) -> Instrument:
     unknown = [key for key in table if key not in _KEYS]
     if unknown:
         raise BadInput(f"{where}: unknown key {unknown[0]!r}: use {', '.join(_KEYS)}")
@@ -60,10 +67,10 @@ def _instrument(where: str, name: str, table: dict[str, Any], registry: Mapping[
     if "like" in table and (not isinstance(like, str) or like not in registry):
         raise BadInput(f"{where}: like = {like!r} names no instrument known so far: use one of {' '.join(sorted(registry))}")
     base = registry.get(like)
-    missing = [key for key in _TERMS if key not in table]
+    missing = [key for key in _TERMS if key not in table and key not in defined]
     if base is None and missing:
         raise BadInput(f'{where}: a new instrument needs {", ".join(missing)} too (or like = "ES" to take the rest from another one)')
-    terms: dict[str, Any] = {"root": name}
+    terms: dict[str, Any] = {"root": name} | (dict(defined) if base is None else {})
     for key, field, parse in (
         ("tick", "tick", _fraction),
         ("multiplier", "multiplier", _fraction),
