@@ -7,13 +7,19 @@
 class TapeproofError(Exception):
     """A fault that the user can mend. The message is one line: file (and row), what was found, the remedy.
 
-    Messages quote what files hold: what of it cannot be printed (a newline, a terminal's escape sequence) is shown as an escape.
+    Messages quote what files hold: what of it cannot be printed (a newline, a terminal's escape sequence) is shown as an escape, and the
+    middle of a line longer than MOST_LINE is left out.
     """
 
     exit_code = 2
 
     def __str__(self) -> str:
-        return printable(super().__str__())
+        line = printable(super().__str__())
+        return line if len(line) <= MOST_LINE else f"{line[: MOST_LINE // 2]} … {line[-MOST_LINE // 2 :]}"
+
+
+MOST_LINE = 2400
+"""Characters of a message; the names of all of a run's tables are some hundred."""
 
 
 def printable(text: str) -> str:

@@ -3,6 +3,7 @@
 import datetime as dt
 import re
 from decimal import Context, Decimal, Inexact, InvalidOperation
+from fractions import Fraction
 
 from lob.errors import BadInput
 
@@ -16,7 +17,9 @@ UNDEFINED_TIMESTAMP = 2**64 - 1
 
 _EXACT = Context(prec=60, traps=[Inexact, InvalidOperation])
 """Decimal arithmetic that raises where the default one would round."""
-_DURATION = re.compile(r"(\d+)(ns|us|ms|s|m|h|d)")
+_FRACTION = re.compile(r"[-+]?[0-9]{1,20}(/[0-9]{1,20}|(\.[0-9]{0,20})?([eE][-+]?[0-9]{1,2})?)|[-+]?\.[0-9]{1,20}")
+"""What stays a number of some dozen digits."""
+_DURATION = re.compile(r"([0-9]{1,18})(ns|us|ms|s|m|h|d)")
 _DURATION_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?\s*(Z|[+-]\d\d:?\d\d)?")
 
@@ -33,6 +36,17 @@ def usd_to_micros(text: str | int | Decimal) -> int:
         return int(_EXACT.multiply(amount, Decimal(USD_MICROS)).quantize(Decimal(1), context=_EXACT))
     except (Inexact, InvalidOperation):
         raise BadInput(f"{text!r} is finer than a micro-dollar: use at most six decimals") from None
+
+
+def exact_fraction(value: str | int | Decimal) -> Fraction:
+    """`0.25`, `1/64` or a whole number, exactly. Raises BadInput, at once also for what would have a million digits (`1e999999`)."""
+    text = str(value).strip()
+    if not _FRACTION.fullmatch(text):
+        raise BadInput(f"{text[:40]!r} is no number: write it like 0.25 or 1/64")
+    try:
+        return Fraction(text)
+    except ZeroDivisionError:
+        raise BadInput(f"{text[:40]!r} divides by zero: write it like 0.25 or 1/64") from None
 
 
 def format_usd(micros: int) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from fractions import Fraction
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -20,7 +19,7 @@ from lob.errors import BadInput
 from lob.instruments import Instrument
 from lob.records import REPLAYABLE
 from lob.schedule import parse_clock
-from lob.units import counted, format_time_ns, format_usd
+from lob.units import counted, exact_fraction, format_time_ns, format_usd
 
 TimeNs = Annotated[int, Field(ge=0, lt=2**62)]
 _LEVEL = re.compile(r"full|fills|trades|diag|sampled:[1-9][0-9]{0,8}")
@@ -59,7 +58,7 @@ class InstrumentConfig(Section):
     def instrument(self) -> Instrument:
         """Raises BadInput when the terms are no instrument's."""
         terms = self.model_dump(exclude={"symbol"})
-        return Instrument(**terms | {"tick": Fraction(self.tick), "multiplier": Fraction(self.multiplier)})
+        return Instrument(**terms | {"tick": exact_fraction(self.tick), "multiplier": exact_fraction(self.multiplier)})
 
 
 class TapeConfig(Section):

@@ -4,12 +4,11 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lob.errors import DamagedLog
-from lob.units import PRICE_SCALE, USD_MICROS
+from lob.errors import BadInput, DamagedLog, first_line
+from lob.units import PRICE_SCALE, USD_MICROS, exact_fraction
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +23,7 @@ UNREADABLE = (DamagedLog, OSError, ValueError, KeyError)
 """What reading a run's log raises when its files are gone or are not what a log's are."""
 
 _MISSING: Any = object()
+_MOST_TEXT, _MOST_LANES = 200, 2**20
 
 
 class WorkingTerms(NamedTuple):
@@ -120,55 +120,88 @@ def joint_hash(reads: Sequence[Sequence[Any]]) -> str:
     return hashlib.sha256(json.dumps([list(one) for one in reads], separators=(",", ":")).encode()).hexdigest()
 
 
-def terms_of(manifest: Mapping[str, Any]) -> RunTerms:
-    """The manifest's terms. Raises DamagedLog naming the key that is missing."""
+def stated(manifest: Mapping[str, Any], path: str, default: Any = None) -> Any:
+    """The manifest's value at a dotted path; the default where it has none."""
+    value: Any = manifest
+    for key in path.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            return default
+        value = value[key]
+    return value
 
+
+def terms_of(manifest: Mapping[str, Any]) -> RunTerms:
+    """The manifest's terms. Raises DamagedLog naming the key that is missing or holds what no run's does."""
+    try:
+        terms = _terms(manifest)
+    except (TypeError, ValueError, ArithmeticError, AttributeError, BadInput) as error:
+        raise DamagedLog(f"manifest.json: its terms cannot be read ({first_line(error)[:200]}): no run states such") from None
+    bounds = {"lanes": (1, _MOST_LANES), "max_lots": (0, 2**31), "reward_scale_usd_micros": (1, 2**62), "tick_price_e9": (1, 2**62)}
+    for name, (least, most) in bounds.items():
+        if not least <= getattr(terms, name) <= most:
+            raise DamagedLog(f"manifest.json: {name} is {getattr(terms, name)}, and no run's is below {least} or above {most}")
+    if terms.phases[0] not in PHASES:
+        raise DamagedLog(f"manifest.json: phase {terms.phases[0]!r} is none of {', '.join(PHASES)}")
+    return terms
+
+
+def _terms(manifest: Mapping[str, Any]) -> RunTerms:
     def get(path: str, default: Any = _MISSING) -> Any:
-        value: Any = manifest
-        for key in path.split("."):
-            if not isinstance(value, Mapping) or key not in value:
-                if default is not _MISSING:
-                    return default
-                raise DamagedLog(f"manifest.json: `{path}` is missing: this is no run that summary and verify can judge")
-            value = value[key]
+        value = stated(manifest, path, _MISSING)
+        if value is not _MISSING:
+            return value
+        if default is not _MISSING:
+            return default
+        raise DamagedLog(f"manifest.json: `{path}` is missing: this is no run that summary and verify can judge")
+
+    def whole(path: str, default: Any = _MISSING) -> int:
+        value = get(path, default)
+        if type(value) is not int or abs(value) >= 2**63:
+            raise ValueError(f"`{path}` is {str(value)[:40]!r}, no whole number of 64 bits")
+        return value
+
+    def text(path: str) -> str:
+        value = get(path)
+        if not isinstance(value, str) or not value.isprintable() or len(value) > _MOST_TEXT:
+            raise ValueError(f"`{path}` is {str(value)[:40]!r}, no short text")
         return value
 
     config, env, tape, data = "identity.config.", "identity.config.env.", "identity.config.tape.", "identity.data."
-    start, end = int(get(tape + "start_ns")), int(get(tape + "end_ns"))
+    start, end = whole(tape + "start_ns"), whole(tape + "end_ns")
     windows, reads = get(tape + "windows", None), get(data + "reads", None)
-    tick, multiplier = Fraction(get(config + "instrument.tick")), Fraction(get(config + "instrument.multiplier"))
+    tick, multiplier = exact_fraction(text(config + "instrument.tick")), exact_fraction(text(config + "instrument.multiplier"))
     return RunTerms(
-        level=get("log.level"),
-        lanes=int(get(config + "lanes")),
-        phases=(get(config + "phase"),),
-        capital_usd_micros=int(get(env + "capital_usd_micros")),
-        max_lots=int(get(env + "max_lots")),
-        fee_usd_micros=int(get(env + "fee_usd_micros")),
-        margin_usd_micros=int(get(env + "margin_usd_micros")),
-        floor_usd_micros=int(get(env + "floor_usd_micros")),
-        trail_ticks=int(get(env + "trail_ticks")),
-        plan_lock_steps=int(get(env + "plan_lock_steps")),
-        reward_scale_usd_micros=int(get(env + "reward_scale_usd_micros")),
-        latency_ns=int(get(tape + "latency_ns")),
+        level=text("log.level"),
+        lanes=whole(config + "lanes"),
+        phases=(text(config + "phase"),),
+        capital_usd_micros=whole(env + "capital_usd_micros"),
+        max_lots=whole(env + "max_lots"),
+        fee_usd_micros=whole(env + "fee_usd_micros"),
+        margin_usd_micros=whole(env + "margin_usd_micros"),
+        floor_usd_micros=whole(env + "floor_usd_micros"),
+        trail_ticks=whole(env + "trail_ticks"),
+        plan_lock_steps=whole(env + "plan_lock_steps"),
+        reward_scale_usd_micros=whole(env + "reward_scale_usd_micros"),
+        latency_ns=whole(tape + "latency_ns"),
         step_limit=get(tape + "step_limit", None),
-        instrument=get(config + "instrument.symbol"),
-        schema=get(tape + "market_schema"),
+        instrument=text(config + "instrument.symbol"),
+        schema=text(tape + "market_schema"),
         start_ns=start,
         end_ns=end,
-        read_start_ns=int(get(data + "read_start_ns", start)),
-        read_end_ns=int(get(data + "read_end_ns", end)),
+        read_start_ns=whole(data + "read_start_ns", start),
+        read_end_ns=whole(data + "read_end_ns", end),
         sources=tuple(get(data + "sources")),
         columns=get(data + "columns", None),
         data_hash=get(data + "data_hash", None),
-        calendar=get(config + "instrument.calendar"),
-        currency=get(config + "instrument.currency"),
-        root=get(config + "instrument.root"),
+        calendar=text(config + "instrument.calendar"),
+        currency=text(config + "instrument.currency"),
+        root=text(config + "instrument.root"),
         tick_price_e9=int(tick * PRICE_SCALE),
         tick_value_usd_micros=int(tick * multiplier * USD_MICROS),
-        slippage_ticks=int(get(tape + "slippage_ticks", 1)),
+        slippage_ticks=whole(tape + "slippage_ticks", 1),
         windows=tuple((int(first), int(last)) for first, last in windows or [(start, end)]),
         is_joined=windows is not None,
-        working=_working(get, env, int(get(tape + "latency_ns"))),
+        working=_working(get, env, whole(tape + "latency_ns")),
         reads=tuple((int(first), int(last), str(said)) for first, last, said in reads or ()),
     )
 
@@ -250,17 +283,25 @@ def load(run_dir: str | Path) -> RunData:
             held.append(("journal", files.journal[name].num_rows))
         if kept(files.tables[name].levels, files.manifest["log"]["level"]):
             tables[name], parts[name] = rows, tuple(held)
-    phase = files.manifest.get("identity", {}).get("config", {}).get("phase")
-    summary = files.run_dir / SUMMARY_FILES.get(phase, SUMMARY_FILES["eval"])
+    summary = files.run_dir / SUMMARY_FILES.get(str(stated(files.manifest, "identity.config.phase")), SUMMARY_FILES["eval"])
     return RunData(
         files.manifest,
         tables,
         parts,
-        json.loads(summary.read_bytes()) if summary.is_file() else None,
+        _summary(summary) if summary.is_file() else None,
         files.state == FINISHED,
         files.ends,
         files.steps,
     )
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    from store.manifest import parse_json
+
+    found = parse_json(path.read_bytes())
+    if not isinstance(found, dict):
+        raise DamagedLog(f"{path}: no JSON object: not the summary that a run wrote")
+    return found
 
 
 def kept(levels: tuple[str, ...], level: str) -> bool:

@@ -345,7 +345,7 @@ def _factor(steps: "pa.Table", terms: RunTerms) -> Figure:
         rows = np.flatnonzero(lane == leader)
         ts, episode, drain = (ints(steps, name)[rows] for name in ("ts_decided_ns", "episode", "is_drain"))
         decisions += int(drain.argmax()) if drain.any() else len(rows)
-        spans += sum(int(ts[episode == e].max() - ts[episode == e].min()) for e in distinct(episode))
+        spans += sum(int(ts[episode == e].max()) - int(ts[episode == e].min()) for e in distinct(episode))
     return metrics.annualisation_factor(decisions, spans, session_ns_per_year(terms.calendar, terms.start_ns))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError, model_validator
 
-from lob.errors import BadInput, NotFound
+from lob.errors import BadInput, NotFound, first_line
 from lob.instruments import Instrument, resolve
 from policy.architecture import ModelConfig
 from policy.explore import SelectConfig
@@ -86,8 +86,8 @@ def read_settings(file: Path | None, settings: Sequence[str]) -> dict[str, Any]:
             raise NotFound(f"{file}: there is no such configuration file") from None
         except (OSError, UnicodeDecodeError) as error:
             raise BadInput(f"{file}: cannot be read ({error})") from None
-        except tomllib.TOMLDecodeError as error:
-            raise BadInput(f"{file}: is not TOML ({error})") from None
+        except (ValueError, RecursionError) as error:  # tomllib's own, and what Python says of numbers and nesting without end
+            raise BadInput(f"{file}: is not TOML ({first_line(error)})") from None
     for setting in settings:
         name, equals, text = setting.partition("=")
         section, dot, key = name.strip().partition(".")
@@ -104,7 +104,7 @@ def _value(text: str) -> Any:
     """A TOML value; what is none is a string, so that quotes can be left out."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

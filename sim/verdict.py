@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from lob.errors import BadInput
 from lob.units import counted
 from sim import signals as s
 from sim.evaluation import EVALUATION
+from sim.run_data import stated
 from sim.trials import run_manifests
 
 if TYPE_CHECKING:
@@ -74,35 +76,43 @@ def judge(run_dir: Path, store: Path | None = None, head: str | None = None, aga
     try:
         run = load(run_dir)
         files = read_run(run_dir)
+        phase = run.terms.phases[0]
     except UNREADABLE as error:
         return Judgement(run_dir.name, "", "unknown", (), (s.consistency(0, "", [str(error)], ""),))
-    phase = run.terms.phases[0]
     children, left_out = of_the_best(run_dir, run) if phase == "train" else ([], [])
     readable = {folder: part for folder in children if (part := load_or_none(folder)) is not None}
     everything = {run_dir: run, **readable}
     judged = readable if phase == "train" else everything
 
-    def over(folders: Collection[Path], signal_of: Callable[[Path], s.Signal]) -> s.Signal:
+    def over(name: str, folders: Collection[Path], signal_of: Callable[[Path], s.Signal]) -> s.Signal:
         """The gravest of a signal over some runs; it says which run it speaks of when that is not the one that was asked about."""
-        found = [(folder, signal_of(folder)) for folder in folders]
+        found = [(folder, told(name, partial(signal_of, folder))) for folder in folders]
         gravest = s.worst([signal for _, signal in found])
         folder = next(folder for folder, signal in found if signal is gravest)
         return gravest if folder == run_dir else replace(gravest, sentence=f"{folder.name}: {gravest.sentence}")
 
     headlines = [folder for folder, part in judged.items() if is_headline(part)]
     found = (
-        alignment_of(run),
-        over(headlines, lambda folder: s.eval_pnl(evaluation_of(judged[folder]))) if headlines else s.eval_pnl(None),
-        over([run_dir, *children], lambda folder: held if folder == run_dir else consistency_of(folder, store, None)),
-        over(judged or everything, lambda folder: leak_of(everything[folder])),
-        over(everything, lambda folder: collapse_of(everything[folder])),
-        over(everything, lambda folder: non_finite_of(folder, everything[folder])),
+        told("reward_alignment", partial(alignment_of, run)),
+        over("eval_pnl", headlines, lambda folder: s.eval_pnl(evaluation_of(judged[folder]))) if headlines else s.eval_pnl(None),
+        over("consistency", [run_dir, *children], lambda folder: held if folder == run_dir else consistency_of(folder, store, None)),
+        over("leak", judged or everything, lambda folder: leak_of(everything[folder])),
+        over("collapse", everything, lambda folder: collapse_of(everything[folder])),
+        over("non_finite", everything, lambda folder: non_finite_of(folder, everything[folder])),
         s.determinism(twins_of(run_dir)),
-        over(everything, lambda folder: completion_of(everything[folder])),
-        *([s.convergence(validations(run))] if phase == "train" else []),
-        *([regression_of(run_dir, against)] if against is not None else []),
+        over("completion", everything, lambda folder: completion_of(everything[folder])),
+        *([told("convergence", lambda: s.convergence(validations(run)))] if phase == "train" else []),
+        *([told("regression", partial(regression_of, run_dir, against))] if against is not None else []),
     )
     return Judgement(run_dir.name, files.head, phase, tuple(folder.name for folder in children), found, tuple(left_out))
+
+
+def told(name: str, signal_of: Callable[[], s.Signal]) -> s.Signal:
+    """A signal; where what it is computed from is no log or summary of this version, that is what it says."""
+    try:
+        return signal_of()
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
+        return s.Signal(name, s.KILL, f"the log or its summary is not one of this version: {error!r}"[:400])
 
 
 def load_or_none(run_dir: Path) -> RunData | None:
@@ -129,13 +139,14 @@ def consistency_of(run_dir: Path, store: Path | None, head: str | None) -> s.Sig
 
 def evaluation_of(run: RunData) -> Mapping[str, Any] | None:
     """What `sim eval` found beyond the log, from the run's summary."""
-    return (run.summary or {}).get(EVALUATION)
+    found = (run.summary or {}).get(EVALUATION)
+    return found if isinstance(found, Mapping) else None
 
 
 def is_headline(run: RunData) -> bool:
     """Whether the run is a greedy evaluation."""
     evaluation = evaluation_of(run)
-    return evaluation is not None and evaluation["selector"]["name"] == GREEDY
+    return evaluation is not None and stated(evaluation, "selector.name") == GREEDY
 
 
 def summary_of(run: RunData) -> Mapping[str, Any]:
@@ -255,8 +266,8 @@ def evaluations_of(run_dir: Path) -> list[Path]:
     heads = {line["hash"] for line in read_chain(run_dir).lines}
     found: dict[str, tuple[bool, str, Path]] = {}
     for folder, manifest in run_manifests(run_dir.parent):
-        parent, head = manifest["identity"].get("parent") or {}, manifest["head"]
-        if parent.get("head") in heads and head is not None:
+        parent, head = stated(manifest, "identity.parent.head"), manifest["head"]
+        if str(parent) in heads and head is not None:
             place = (manifest["attributes"].get("parent") != run_dir.name, folder.name, folder)
             found[head] = min(place, found.get(head, place))
     return [folder for _, _, folder in sorted(found.values(), key=lambda place: place[1])]
@@ -268,11 +279,11 @@ def of_the_best(run_dir: Path, run: RunData) -> tuple[list[Path], list[str]]:
     The checkpoint is told by the hash of its content, in the training's summary and in the evaluation's identity."""
     from store.manifest import read_manifest
 
-    chosen = ((run.summary or {}).get("training") or {}).get("best_content_hash")
+    chosen = stated(run.summary or {}, "training.best_content_hash")
+    chosen = chosen if isinstance(chosen, str) else None
     judged, left_out = [], []
     for folder in evaluations_of(run_dir):
-        config = read_manifest(folder)["identity"].get("config", {})
-        played = (config.get("policy") or {}).get("checkpoint") or "none"
+        played = str(stated(read_manifest(folder), "identity.config.policy.checkpoint") or "none")
         if played == chosen:
             judged.append(folder)
         else:

@@ -98,6 +98,7 @@ def verify(run_dir: str | Path, store: str | Path | None, head: str | None = Non
     ] or [Check("chain", OK, "")]
     try:
         run = load(run_dir)
+        terms = run.terms
     except UNREADABLE as error:
         if all(check.status == OK for check in checks):
             checks.append(failed("log_readable", str(error), "manifest"))
@@ -108,7 +109,7 @@ def verify(run_dir: str | Path, store: str | Path | None, head: str | None = Non
         checks.append(skipped("data_hash", "no store given"))
     else:
         try:
-            held, data_checks = read_market(run.terms, store)
+            held, data_checks = read_market(terms, store)
             market = held if run.has("fills") else None
             defined = defined_in(store, run.terms)
         except TapeproofError as error:
@@ -118,8 +119,12 @@ def verify(run_dir: str | Path, store: str | Path | None, head: str | None = Non
             data_checks = [failed("data_hash", f"the store cannot give the run's data: {error}", "manifest", "data_hash")]
         checks += data_checks
     checks += check_build(run.manifest["identity"])
-    checks += check_best(Path(run_dir), run) + check_states(Path(run_dir), run)
-    verdict = verify_tables(run, market, Path(run_dir).name, tolerance_usd_micros, checks, defined)
+    try:
+        checks += check_best(Path(run_dir), run) + check_states(Path(run_dir), run)
+        verdict = verify_tables(run, market, Path(run_dir).name, tolerance_usd_micros, checks, defined)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:  # what no run's log holds breaks the arithmetic
+        checks.append(failed("log_computable", f"its values are none that a run logs: {error!r}"[:300], "manifest"))
+        return _unreadable(run_dir, checks, tolerance_usd_micros)
     files = read_run(run_dir)
     return replace(verdict, head=files.head, abandoned=describe_abandoned(files.abandoned))
 

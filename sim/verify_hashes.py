@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from sim.run_data import stated
 from sim.verify_types import OK, Check, failed, skipped
 
 
@@ -17,10 +18,10 @@ def check_build(identity: Mapping[str, Any]) -> list[Check]:
     from store.feature_cache import schema_hash
 
     claims = {
-        "schema_hash": (identity.get("data", {}).get("schema_hash"), schema_hash(), "identity.data.schema_hash"),
+        "schema_hash": (stated(identity, "data.schema_hash"), schema_hash(), "identity.data.schema_hash"),
         "layout_fingerprint": (identity.get("layout_fingerprint"), layout_fingerprint(), "identity.layout_fingerprint"),
     }
-    same_build = identity.get("code", {}).get("sha256") == code_hash()
+    same_build = stated(identity, "code.sha256") == code_hash()
     checks = []
     for name, (said, found, place) in claims.items():
         if said == found:
@@ -30,5 +31,5 @@ def check_build(identity: Mapping[str, Any]) -> list[Check]:
         elif same_build:
             checks.append(failed(name, f"the manifest says {said}, the same build gives {found}", "manifest", place))
         else:
-            checks.append(skipped(name, f"the run was written by another build, with {said[:16]}; this one has {found[:16]}"))
+            checks.append(skipped(name, f"the run was written by another build, with {str(said)[:16]}; this one has {found[:16]}"))
     return checks

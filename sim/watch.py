@@ -90,21 +90,20 @@ def standing(run_dir: Path) -> Standing:
     from store.run_read import read_run
 
     run = read_run(run_dir)
-    config = run.manifest["identity"].get("config", {})
     diag, timing, events = (_tail(run, name, RECENT) for name in ("diag", "timing", "events"))
     steps_per_s, shares = _speed(timing)
     times = _last_of(timing, ("wall_ns", "waited_ns"))
     return Standing(
         run_dir=Path(run_dir),
-        phase=config.get("phase"),
-        instrument=config.get("instrument", {}).get("symbol"),
-        lanes=config.get("lanes"),
+        phase=_said(run, "config.phase", str),
+        instrument=_said(run, "config.instrument.symbol", str),
+        lanes=_said(run, "config.lanes", int),
         level=run.manifest["log"]["level"],
-        device=run.manifest["identity"].get("device"),
+        device=_said(run, "device", str),
         state=run.state,
         ends=run.ends,
         steps=run.steps,
-        planned=config.get("loop", {}).get("steps"),
+        planned=_said(run, "config.loop.steps", int),
         ts_decided_ns=_last_of(diag, ("ts_decided_ns",)).get("ts_decided_ns"),
         age_s=max(0.0, (time.time_ns() - times["wall_ns"]) / 1e9) if "wall_ns" in times else None,
         steps_per_s=steps_per_s,
@@ -113,6 +112,14 @@ def standing(run_dir: Path) -> Standing:
         groups=_groups(run, diag),
         events=_last_events(events),
     )
+
+
+def _said(run: RunFiles, path: str, kind: type) -> Any:
+    """What the run's identity states there; None where it states none of that kind."""
+    from sim.run_data import stated
+
+    value = stated(run.manifest["identity"], path)
+    return value if type(value) is kind else None
 
 
 def _tail(run: RunFiles, name: str, rows: int) -> pa.Table | None:
@@ -128,7 +135,7 @@ def _tail(run: RunFiles, name: str, rows: int) -> pa.Table | None:
         return None
     parts = run.parts[name]
     first, missing = len(parts), rows - run.journal[name].num_rows
-    with suppress(OSError, pa.ArrowException):  # `read_table` says what is wrong with such a part
+    with suppress(OSError, ValueError, pa.ArrowException):  # `read_table` says what is wrong with such a part
         while first and missing > 0:
             first -= 1
             missing -= pq.read_metadata(parts[first]).num_rows

@@ -14,66 +14,35 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from lob.errors import BadInput, NotFound, StaleCache, TapeproofError
+from lob.errors import BadInput, NotFound, StaleCache, TapeproofError, first_line
 from lob.units import format_time_ns
+from store.catalog_record import Part, SourceRecord, is_part_path, is_source_hash, record_from_json, record_to_json
+
+__all__ = ["Part", "SourceRecord"]
 
 STORE_VERSION = 1
 _FORMAT = "tapeproof market store"
 _FOLDERS = ("staging", "catalog", "market")
 
 
-@dataclass(frozen=True)
-class Part:
-    """One Parquet file. `path` is relative to the store; times are of the index column (`ts_recv`, else `ts_event`), both ends included."""
-
-    path: str
-    schema: str
-    instrument: str
-    date: str  # UTC, yyyy-mm-dd
-    rows: int
-    first_row: int  # `row` of its first record in the source
-    start_ns: int
-    end_ns: int
-    bytes: int
-    content_hash: str
-
-
-@dataclass(frozen=True)
-class SourceRecord:
-    """One ingested file: `spans` are (instrument, first ns, last ns) of the index time, `quality` one dict per instrument and date.
-
-    `options`: those that shaped its values, None where one was not given; None as a whole in a record that is older than they are.
-    """
-
-    sha256: str
-    name: str
-    bytes: int
-    schema: str
-    rows: int
-    spans: tuple[tuple[str, int, int], ...]
-    parts: tuple[Part, ...]
-    quality: tuple[dict[str, Any], ...]
-    options: dict[str, str | None] | None = None
-
-
 def check_store(store: str | os.PathLike) -> Path:
     """The folder of an existing store. Raises NotFound when there is none, StaleCache when it is of a newer version."""
     root = Path(store)
     try:
-        text = (root / "store.json").read_text()
+        text = (root / "store.json").read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         raise NotFound(f"{root}: no market store is here; `sim ingest FILE --store {root}` makes one") from None
     except OSError as error:
         raise BadInput(f"{root}: the store cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        text = ""
     try:
         head = json.loads(text)
         version = head["version"]
         known = head["format"] == _FORMAT and isinstance(version, int)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         known = False
     if not known:
         raise BadInput(f"{root / 'store.json'}: is not the head of a market store: choose another folder")
@@ -116,34 +85,30 @@ def store_fault(root: Path, error: OSError) -> TapeproofError:
 
 
 def read_records(root: Path) -> list[SourceRecord]:
-    """Every catalogue record, by source hash."""
-    records = []
-    for path in sorted((root / "catalog").glob("*.json")):
-        try:
-            records.append(_record_from_json(json.loads(path.read_text())))
-        except FileNotFoundError:
-            continue
-        except (ValueError, TypeError, KeyError):
-            raise BadInput(f"{path}: the catalogue record is damaged: remove it and ingest its source again") from None
-    return records
+    """Every catalogue record, by source hash. Raises BadInput for one that is damaged."""
+    found = (_read_record(path) for path in sorted((root / "catalog").glob("*.json")))
+    return [record for record in found if record is not None]
 
 
 def find_record(root: Path, sha256: str) -> SourceRecord | None:
-    path = root / "catalog" / f"{sha256}.json"
-    return _record_from_json(json.loads(path.read_text())) if path.exists() else None
+    """The record of a source; None where there is none. Raises BadInput when it is damaged."""
+    return _read_record(root / "catalog" / f"{sha256}.json")
 
 
-def _record_from_json(fields: dict[str, Any]) -> SourceRecord:
-    parts = tuple(Part(schema=fields["schema"], **part) for part in fields.pop("parts"))
-    spans = tuple((str(name), int(start), int(end)) for name, start, end in fields.pop("spans"))
-    return SourceRecord(parts=parts, spans=spans, quality=tuple(fields.pop("quality")), **fields)
-
-
-def _record_to_json(record: SourceRecord) -> str:
-    fields = asdict(record)
-    for part in fields["parts"]:
-        del part["schema"]
-    return json.dumps(fields, indent=1, allow_nan=False) + "\n"
+def _read_record(path: Path) -> SourceRecord | None:
+    """None: it is not there (any more)."""
+    try:
+        record = record_from_json(path.read_text(encoding="utf-8"))
+        if record.sha256 != path.stem:
+            raise ValueError("it is another source's")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadInput(f"{path}: the catalogue record cannot be read ({error.strerror}): make it readable, or remove it") from None
+    except ValueError as error:
+        fault = first_line(error)[:120]
+        raise BadInput(f"{path}: the catalogue record is damaged ({fault}): remove it and ingest its source again") from None
+    return record
 
 
 def refuse_overlap(records: list[SourceRecord], name: str, schema: str, spans: list[tuple[str, int, int]]) -> None:
@@ -205,12 +170,21 @@ def remove_leftovers(root: Path) -> None:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     continue
-        plan = folder / "plan.json"
-        if plan.exists():
-            moved = json.loads(plan.read_text())
-            if not (root / "catalog" / f"{moved['sha256']}.json").exists():
-                remove_parts(root, moved["parts"])
+        sha256, parts = _read_plan(folder / "plan.json")
+        if parts and not (root / "catalog" / f"{sha256}.json").exists():
+            remove_parts(root, parts)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read_plan(path: Path) -> tuple[str, list[str]]:
+    """(source, its parts) that a killed ingest or removal was moving; no part where there is no plan, or none that an ingest writes: parts
+    that no record names are seen by nobody."""
+    try:
+        plan = json.loads(path.read_text(encoding="utf-8"))
+        sha256, parts = plan["sha256"], plan["parts"]
+        return (sha256, parts) if is_source_hash(sha256) and all(map(is_part_path, parts)) else ("", [])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return "", []
 
 
 def remove_parts(root: Path, paths: list[str]) -> None:
@@ -244,7 +218,7 @@ def commit(root: Path, folder: Path, record: SourceRecord, staged: dict[str, Pat
                 folders.update(list(target.parents)[:4])
             for changed in sorted(folders):
                 sync_folder(changed)
-            write_durably(root / "catalog" / f"{record.sha256}.json", _record_to_json(record), aside=folder / "record.json")
+            write_durably(root / "catalog" / f"{record.sha256}.json", record_to_json(record), aside=folder / "record.json")
         except BaseException:
             (root / "catalog" / f"{record.sha256}.json").unlink(missing_ok=True)
             remove_parts(root, list(staged))

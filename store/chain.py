@@ -13,7 +13,6 @@ holds.
 """
 
 import hashlib
-import json
 import os
 import re
 import zlib
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from store.manifest import canonical_json
+from store.manifest import canonical_json, parse_json
 
 CHAIN = "chain.jsonl"
 UNHASHED_INDEX = "unhashed.jsonl"
@@ -83,7 +82,7 @@ def append_link(run_dir: Path, previous: str, body: Mapping[str, Any]) -> str:
 
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
-        value = json.loads(line)
+        value = parse_json(line)
     except ValueError:
         return None
     return value if isinstance(value, dict) and isinstance(value.get("hash"), str) else None
@@ -112,7 +111,12 @@ def _well_formed(line: Mapping[str, Any], k: int, steps: int) -> bool:
 
 def read_chain(run_dir: Path) -> Chain:
     """The chain up to the first line that does not hold. Never raises on damage: `fault` says it. Raises FileNotFoundError."""
-    text = (Path(run_dir) / CHAIN).read_bytes()
+    try:
+        text = (Path(run_dir) / CHAIN).read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        return Chain((), "", 0, 0, None, 0, f"cannot be read ({error.strerror})")
     lines: list[dict[str, Any]] = []
     head, steps, sealed, read = "", 0, 0, 0
     end: dict[str, Any] | None = None
@@ -147,15 +151,15 @@ def read_unhashed(run_dir: Path) -> dict[int, dict[str, Any]]:
     """{k: {table: {rows, bytes}}} of the parts outside every hash. Lines that do not match their checksum are passed over."""
     try:
         text = (Path(run_dir) / UNHASHED_INDEX).read_bytes()
-    except FileNotFoundError:
+    except OSError:
         return {}
     parts = {}
     for line in text.split(b"\n")[:-1]:
         try:
-            record = json.loads(line)
-            if record.pop("crc") == zlib.crc32(canonical_json(record)):
-                parts[record["k"]] = record["tables"]
-        except (ValueError, KeyError, AttributeError):
+            record = parse_json(line)
+            if record.pop("crc") == zlib.crc32(canonical_json(record)) and isinstance(record["tables"], dict):
+                parts[int(record["k"])] = record["tables"]
+        except (ValueError, KeyError, TypeError, AttributeError):
             continue
     return parts
 

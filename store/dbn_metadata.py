@@ -89,7 +89,7 @@ def _ids_to_symbols(metadata: DbnMetadata) -> dict[int, list[tuple[dt.date, dt.d
     for mapping in metadata.mappings:
         for interval in mapping.intervals:
             ident, symbol = (mapping.raw_symbol, interval.symbol) if id_is_input else (interval.symbol, mapping.raw_symbol)
-            if ident.isascii() and ident.isdigit() and symbol:
+            if len(ident) <= 10 and ident.isascii() and ident.isdigit() and symbol:
                 table.setdefault(int(ident), []).append((interval.start, interval.end, symbol))
     return table
 

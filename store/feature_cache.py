@@ -94,7 +94,7 @@ def read_features(store: str | os.PathLike, parameters: Mapping[str, Any], rebui
         found = {name: head[name] for name in ("wire_version", "schema_hash", "parameters", "rows", "content_hash", "normaliser")}
     except FileNotFoundError:
         return None
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, ValueError, TypeError, KeyError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise _stale(path, f"damaged ({first_line(error)})", "a feature cache", rebuild_command) from None
     if found["wire_version"] != WIRE_VERSION:
         raise _stale(path, f"wire version {found['wire_version']}", f"version {WIRE_VERSION}", rebuild_command)
@@ -104,6 +104,8 @@ def read_features(store: str | os.PathLike, parameters: Mapping[str, Any], rebui
     if found["parameters"] != dict(parameters):
         raise _stale(path, "an entry of other parameters", "this run's", rebuild_command)
     try:
+        if type(found["rows"]) is not int or found["rows"] != table.num_rows:
+            raise ValueError("the rows are not as many as the entry says")
         features = np.zeros((found["rows"], STATE_DIM), dtype=np.float32)
         for name in table.column_names:
             features[:, OFFSET[name]] = table[name].to_numpy()

@@ -9,9 +9,9 @@ as a clean end and a flipped bit goes unnoticed, so the streams prove nothing: r
 A commit survives `kill -9`; power loss may take what was not yet sealed.
 """
 
-import json
 import mmap
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +22,12 @@ from isal.isal_zlib import crc32
 
 from lob.errors import first_line
 from lob.tables import Table
-from store.manifest import canonical_json
+from store.manifest import canonical_json, parse_json
 from store.segments import arrow_schema
 
 JOURNAL = "journal"
 COMMITS = "commits"
+_NUMBER = re.compile(r"[0-9]{8,18}")
 
 
 class _Stream:
@@ -161,7 +162,7 @@ class JournalPart:
 def journal_folders(run_dir: Path) -> dict[int, Path]:
     """{k: folder} of the journals that lie there, in order of k."""
     root = Path(run_dir) / JOURNAL
-    names = sorted(entry.name for entry in root.iterdir() if entry.name.isdigit()) if root.is_dir() else []
+    names = sorted(entry.name for entry in root.iterdir() if _NUMBER.fullmatch(entry.name)) if root.is_dir() else []
     return {int(name): root / name for name in names}
 
 
@@ -180,21 +181,21 @@ def _parse_commit(line: bytes) -> dict[str, Any] | None:
     try:
         if int(checksum, 16) != crc32(record):
             return None
-        commit = json.loads(record)
+        commit = parse_json(record)
         numbers = [commit["steps"], commit["step"], *(number for length, crc in commit["tables"].values() for number in (length, crc))]
-        return commit if all(type(number) is int for number in numbers) else None
+        return commit if all(type(number) is int and number >= -1 for number in numbers) else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def _map(path: Path) -> memoryview:
-    """The file's bytes, mapped: they stay readable when the journal is dropped meanwhile. An absent file has none."""
+    """The file's bytes, mapped: they stay readable when the journal is dropped meanwhile. A file that cannot be read has none."""
     try:
         with open(path, "rb") as handle:
             if os.fstat(handle.fileno()).st_size == 0:
                 return memoryview(b"")
             return memoryview(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ))
-    except FileNotFoundError:
+    except OSError:
         return memoryview(b"")
 
 
@@ -210,6 +211,8 @@ def read_journal(folder: Path, tables: Mapping[str, Table], check: bool = True, 
         if not folder.is_dir():
             raise
         text = b""  # killed between making the folder and its first file
+    except OSError as error:
+        return JournalPart(int(folder.name), folder, -1, -1, {}, "", ((None, 0, f"cannot be read ({error.strerror})"),), {}, 0)
     lines = text.split(b"\n")
     torn = lines.pop()
     content = {name: _map(folder / f"{name}.arrows") for name in tables}
@@ -239,7 +242,7 @@ def read_journal(folder: Path, tables: Mapping[str, Table], check: bool = True, 
     for name, table in tables.items():
         try:
             if ends[name]:
-                rows[name] = _read_stream(content[name][: ends[name]], table)
+                rows[name] = _read_stream(content[name][: ends[name]], table, check)
         except (pa.ArrowException, OSError, ValueError) as error:
             damage.append((name, 0, f"its checksums hold, but it cannot be read ({first_line(error)})"))
             steps, step, rows = -1, -1, {}
@@ -254,7 +257,9 @@ def _payload_damage(
     damage: list[tuple[str | None, int, str]] = []
     for name, (length, checksum) in lengths.items():
         held = content.get(name, memoryview(b""))
-        if len(held) < length:
+        if name not in ends or length < ends[name]:
+            damage.append((name, 0, f"commit {number} counts {length} bytes of it, which no commit of this run can"))
+        elif len(held) < length:
             damage.append((name, len(held), f"commit {number} counts {length} bytes, but the stream has {len(held)}"))
         elif check and crc32(held[ends[name] : length]) != checksum:
             damage.append(
@@ -263,9 +268,11 @@ def _payload_damage(
     return damage
 
 
-def _read_stream(content: memoryview, table: Table) -> pa.Table:
+def _read_stream(content: memoryview, table: Table, check: bool) -> pa.Table:
     schema = arrow_schema(table)
     rows = pa.ipc.open_stream(pa.py_buffer(content)).read_all()
+    if check:
+        rows.validate(full=True)  # Arrow believes the lengths and offsets that a stream states
     if not rows.schema.equals(schema):
         raise ValueError(f"the journal of {table.name} holds {rows.schema}, declared is {schema}")
     return rows

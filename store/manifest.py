@@ -18,7 +18,8 @@ FORMAT = 1
 """Version of the run folder's layout; a reader refuses a greater one."""
 
 MANIFEST = "manifest.json"
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
+_COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,120}")
 
 
 def canonical_json(value: Any) -> bytes:
@@ -29,6 +30,18 @@ def canonical_json(value: Any) -> bytes:
 def pretty_json(value: Any) -> bytes:
     """Sorted, indented, strict (no NaN, no Infinity), one newline at the end: the form of the files that people read."""
     return (json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def parse_json(text: bytes) -> Any:
+    """The value of a JSON document that may be damaged. Raises ValueError, and nothing else, for what is none: text that nests deeper than
+    can be read, and strings that are no text (half a surrogate pair), too."""
+    try:
+        value = json.loads(text)
+        if b"\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("it nests too deeply") from None
+    return value
 
 
 ABSENT = object()
@@ -91,16 +104,25 @@ def parse_table(entry: Mapping[str, Any]) -> Table:
     """The declared table of `describe_table`'s JSON."""
     columns = tuple(
         Column(
-            column["name"],
+            _word(_COLUMN_NAME, column["name"]),
             column["dtype"],
-            column["unit"],
-            column["doc"],
-            {int(code): name for code, name in column["codes"].items()} if "codes" in column else None,
-            column.get("nullable", False),
+            str(column["unit"]),
+            str(column["doc"]),
+            {int(code): str(name) for code, name in column["codes"].items()} if "codes" in column else None,
+            column.get("nullable", False) is True,
         )
         for column in entry["columns"]
     )
-    return Table(entry["name"], columns, tuple(entry["key"]), tuple(entry["levels"]), entry["doc"], entry["hashed"])
+    if not columns:
+        raise ValueError(f"table {entry['name']} has no column")
+    levels = tuple(str(level) for level in entry["levels"])
+    return Table(_word(_NAME, entry["name"]), columns, tuple(entry["key"]), levels, str(entry["doc"]), entry["hashed"] is True)
+
+
+def _word(form: re.Pattern[str], name: Any) -> str:
+    if not isinstance(name, str) or not form.fullmatch(name):
+        raise ValueError(f"{str(name)[:40]!r} is no name of a table or column")
+    return name
 
 
 def new_manifest(
@@ -122,25 +144,40 @@ def read_manifest(run_dir: Path) -> dict[str, Any]:
     """Raises NotFound when the folder is no run, DamagedLog when the manifest is unreadable or of a newer format."""
     path = Path(run_dir) / MANIFEST
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = parse_json(path.read_bytes())
         version = manifest["format"]
-        if {"identity", "log", "head", "end_state"} - set(manifest):
-            raise ValueError("keys are missing")
-    except FileNotFoundError:
+        fault = "" if version != FORMAT else _misshapen(manifest)
+    except (FileNotFoundError, NotADirectoryError):
         raise NotFound(f"{run_dir}: not a run folder (no {MANIFEST}); give the folder that holds {MANIFEST} and chain.jsonl") from None
+    except OSError as error:
+        raise DamagedLog(f"{path}: cannot be read ({error.strerror}); restore it from a copy of the run") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise DamagedLog(f"{path}: not a run's manifest ({error}); restore it from a copy of the run") from None
+        fault, version = f"{type(error).__name__}: {error}"[:200], FORMAT
+    if fault:
+        raise DamagedLog(f"{path}: cannot be read as a run's manifest ({fault}); restore it from a copy of the run")
     if version != FORMAT:
-        raise DamagedLog(f"{path}: format {version}, but this version reads format {FORMAT}; use the version that wrote the run")
+        raise DamagedLog(f"{path}: format {str(version)[:20]}, but this version reads format {FORMAT}; use the version that wrote the run")
     return manifest
+
+
+def _misshapen(manifest: Mapping[str, Any]) -> str:
+    """Which member that every reader relies on is missing or no value of its kind; empty when none is."""
+    kinds: dict[str, tuple[type, ...]] = {"identity": (dict,), "log": (dict,), "attributes": (dict,)}
+    kinds |= {"head": (str, type(None)), "end_state": (str, type(None)), "steps": (int, type(None))}
+    if set(kinds) - set(manifest):
+        return f"{min(set(kinds) - set(manifest))} is missing"
+    wrong = [name for name, kind in kinds.items() if type(manifest[name]) not in kind]
+    log = {"level": str, "segment_steps": int, "tables": list}
+    wrong += [f"log.{name}" for name, kind in log.items() if not wrong and type(manifest["log"].get(name)) is not kind]
+    if not wrong and not 1 <= manifest["log"]["segment_steps"] < 2**31:
+        wrong = ["log.segment_steps"]
+    return f"{wrong[0]} is no value of its kind" if wrong else ""
 
 
 def declared_tables(manifest: Mapping[str, Any]) -> dict[str, Table]:
     """{name: table} as the run's writer declared them, in its order. Raises DamagedLog."""
     try:
         tables = [parse_table(entry) for entry in manifest["log"]["tables"]]
-        if any(not _NAME.fullmatch(table.name) for table in tables):
-            raise ValueError("a table's name is no word")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedLog(f"{MANIFEST}: the declared tables cannot be read ({error}); restore it from a copy of the run") from None
     return {table.name: table for table in tables}

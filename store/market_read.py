@@ -17,7 +17,7 @@ from lob.units import format_time_ns
 from store.catalog import Part, SourceRecord, check_store, read_records
 from store.hashes import canonical_hash
 from store.holes import Holes, Span, find_holes
-from store.market_schema import ROW, chunk_values, index_time, is_nullable, is_text, store_columns
+from store.market_schema import ROW, arrow_schema, chunk_values, index_time, is_nullable, is_text, store_columns
 from store.quality import BOOK_GAP_NS
 
 
@@ -114,7 +114,7 @@ def _holes(symbol: str, schema: str, spans: list[Span], registry: Mapping[str, I
 def _total(days: list[dict[str, Any]]) -> dict[str, Any]:
     """Sums over dates (the longest gap: its maximum); a count that is None on every date stays None."""
     total: dict[str, Any] = {}
-    for name, value in days[0].items():
+    for name in days[0]:
         if name in ("instrument", "schema", "date", "start_ns", "end_ns", "rows"):
             continue
         values = [day[name] for day in days if day.get(name) is not None]  # a record may be older than a count
@@ -122,7 +122,6 @@ def _total(days: list[dict[str, Any]]) -> dict[str, Any]:
             total[name] = values[0] if values else None
         else:
             total[name] = (max(values) if name == "longest_gap_ns" else sum(values)) if values else None
-        assert value is None or isinstance(value, int | str)
     return total
 
 
@@ -220,7 +219,9 @@ def _chosen_groups(root: Path, record: SourceRecord, instrument: str, start_ns: 
         path = root / part.path
         try:
             metadata = pq.read_metadata(path)
-        except (OSError, pa.ArrowException) as error:
+            if metadata.num_rows != part.rows or index_time(part.schema) not in metadata.schema.names:
+                raise pa.ArrowInvalid(f"it holds {metadata.num_rows:,} rows, and not the {part.rows:,} that were put in")
+        except (OSError, ValueError, pa.ArrowException) as error:
             raise _damaged(path, error) from None
         groups = [g for g in range(metadata.num_row_groups) if _may_hold(metadata.row_group(g), part.schema, start_ns, end_ns)]
         if groups:
@@ -247,17 +248,37 @@ def _read_groups(
     try:
         file = pq.ParquetFile(path, read_dictionary=[name for name in known if is_text(schema, name)])
         table = file.read_row_groups(groups, columns=wanted)
-        if missing := set(wanted) - set(table.column_names):
-            raise pa.ArrowInvalid(f"column {min(missing)} is missing")
-    except (OSError, pa.ArrowException) as error:
+        _check_columns(table, schema, wanted)
+        inside = _inside(table, schema, start_ns, end_ns)
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise _damaged(path, error) from None
-    inside = _inside(table, schema, start_ns, end_ns)
     rows = table.num_rows if inside is None else int(inside.sum())
     for name in wanted:
         if name in arrays:
             mask = undefined[name][at : at + rows] if name in undefined else None
             _copy(table[name], known[name], inside, arrays[name][at : at + rows], mask)
     return rows
+
+
+def _check_columns(table, schema: str, wanted: list[str]) -> None:
+    """Raises ArrowInvalid for a column that is not there, or not as a part's is: of another type, with nulls where none may be."""
+    import pyarrow as pa
+
+    if missing := set(wanted) - set(table.column_names):
+        raise pa.ArrowInvalid(f"column {min(missing)} is missing")
+    if len(set(table.column_names)) < len(table.column_names):
+        raise pa.ArrowInvalid("a column stands twice")
+    for name in wanted:
+        column, size = table[name], store_columns(schema)[name].itemsize
+        if is_text(schema, name):
+            alike = pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type)
+            texts = {text for chunk in column.chunks for text in chunk.dictionary.to_pylist()} if alike else set()
+            form = "latin-1" if size == 1 else "utf-8"
+            alike = alike and all(text is not None and len(text.encode(form)) <= size for text in texts)
+        else:
+            alike = column.type == arrow_schema(schema).field(name).type
+        if not alike or (column.null_count and not is_nullable(name)):
+            raise pa.ArrowInvalid(f"column {name} is not what the store writes")
 
 
 def _inside(table, schema: str, start_ns: int, end_ns: int) -> np.ndarray | None:
@@ -289,6 +310,6 @@ def _may_hold(group, schema: str, start_ns: int, end_ns: int) -> bool:
     """Whether a row group can hold rows of the range, by its statistics; undefined times make it uncertain."""
     column = next(group.column(i) for i in range(group.num_columns) if group.column(i).path_in_schema == index_time(schema))
     statistics = column.statistics
-    if statistics is None or not statistics.has_min_max or statistics.null_count:
+    if statistics is None or not statistics.has_min_max or statistics.null_count or type(statistics.min) is not int:
         return True
     return statistics.min < end_ns and statistics.max >= start_ns

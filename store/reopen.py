@@ -11,6 +11,7 @@ rewind that was killed is completed by the next one, or by `seal`.
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from lob.tables import Table
 from lob.units import counted
 from store.chain import CHAIN, UNHASHED_INDEX, Chain, read_chain, start_hash
 from store.journal import COMMITS, JOURNAL, JournalPart, journal_folders, read_journal, sync_journal
-from store.manifest import ABSENT, MANIFEST, describe_table, differing_leaves, pretty_json, replace_file, sync_folder
+from store.manifest import ABSENT, MANIFEST, describe_table, differing_leaves, parse_json, pretty_json, replace_file, sync_folder
 from store.segments import SEGMENTS, UNHASHED
 
 ABANDONED = "abandoned"
@@ -186,7 +187,7 @@ def read_abandoned(run_dir: Path) -> tuple[Abandoned, ...]:
     found = []
     for folder in _numbered(run_dir / ABANDONED):
         try:
-            facts = json.loads((folder / REWIND).read_bytes())
+            facts = parse_json((folder / REWIND).read_bytes())
             rows = {str(name): int(count) for name, count in facts["rows"].items()}
             found.append(Abandoned(folder, int(facts["kept_steps"]), int(facts["steps"]), rows))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -205,7 +206,7 @@ def describe_abandoned(abandoned: Sequence[Abandoned]) -> str:
 
 
 def _numbered(root: Path) -> list[Path]:
-    folders = [entry for entry in root.iterdir() if entry.name.isdigit()] if root.is_dir() else []
+    folders = [entry for entry in root.iterdir() if re.fullmatch(r"[0-9]{1,18}", entry.name)] if root.is_dir() else []
     return sorted(folders, key=lambda folder: int(folder.name))
 
 

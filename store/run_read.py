@@ -101,8 +101,12 @@ def read_table(run: RunFiles, name: str, columns: Sequence[str] | None = None) -
     pieces = []
     for path in run.parts[name]:
         try:
-            pieces.append(pq.read_table(path, columns=schema.names, partitioning=None).select(schema.names).cast(schema))
-        except (OSError, pa.ArrowException, KeyError) as error:
+            rows = pq.read_table(path, columns=schema.names, partitioning=None).select(schema.names).cast(schema)
+            for field in schema:
+                if pa.types.is_string(field.type):
+                    rows.column(field.name).validate(full=True)  # Parquet's text is bytes until somebody looks
+            pieces.append(rows)
+        except (OSError, pa.ArrowException, KeyError, ValueError) as error:
             first = first_line(error)
             raise DamagedLog(f"{path}: cannot be read ({first}); run `sim verify {run.run_dir}` to see what was changed") from None
     return pa.concat_tables([*pieces, run.journal[name].select(schema.names)])

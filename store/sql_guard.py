@@ -42,7 +42,7 @@ def query(connection: "duckdb.DuckDBPyConnection", sql: str) -> "pa.Table":
         check(connection, sql)
         answer = connection.sql(sql).to_arrow_table()
         return _without_own(answer) if _LISTING.fullmatch(sql) and "name" in answer.schema.names else answer
-    except duckdb.Error as error:
+    except (duckdb.Error, UnicodeDecodeError) as error:
         raise explain_error(connection, sql, str(error)) from None
 
 

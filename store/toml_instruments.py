@@ -23,9 +23,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from lob.errors import BadInput, NotFound
+from lob.errors import BadInput, NotFound, first_line
 from lob.instruments import REGISTRY, Instrument
-from lob.units import usd_to_micros
+from lob.units import exact_fraction, usd_to_micros
 
 _TERMS = ("tick", "multiplier", "fee_usd", "margin_usd", "calendar")
 _KEYS = (*_TERMS, "currency", "like")
@@ -47,8 +47,8 @@ def read_instruments(
         raise BadInput(f"{path}: the instruments file cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: not UTF-8 at byte {error.start}: save the instruments file as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{path}: not valid TOML: {error}") from None
+    except (ValueError, RecursionError) as error:  # tomllib's own, and what Python says of numbers and nesting without end
+        raise BadInput(f"{path}: not valid TOML: {first_line(error)}") from None
     merged = dict(registry)
     for name, table in tables.items():
         if not isinstance(table, dict):
@@ -95,8 +95,8 @@ def _fraction(where: str, value: Any) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
         raise BadInput(f'{where} is no number: write it like 0.25 or "1/64"')
     try:
-        return Fraction(value)
-    except (ValueError, ZeroDivisionError, OverflowError):
+        return exact_fraction(value)
+    except BadInput:
         raise BadInput(f'{where} is no number: write it like 0.25 or "1/64"') from None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lob.errors import BadInput, NotFound
+from lob.errors import BadInput, DamagedLog, NotFound, first_line
 from lob.tables import Column, Table
 from store.catalog import check_store
 from store.market_read import list_parts, quality_rows
@@ -105,9 +105,12 @@ def _file(path: Path) -> str:
 
 def _market_views(connection: "duckdb.DuckDBPyConnection", root: Path) -> Path:
     """Makes the schema `market`; returns the folder that its views read."""
+    import duckdb
+
     connection.execute("CREATE SCHEMA market")
     files: dict[str, list[str]] = {}
-    for part in list_parts(root):
+    parts = list_parts(root)
+    for part in parts:
         files.setdefault(part.schema, []).append(_file(root / part.path))
     for folder in root.parts:
         key = folder.partition("=")[0] if "=" in folder else ""
@@ -119,10 +122,13 @@ def _market_views(connection: "duckdb.DuckDBPyConnection", root: Path) -> Path:
             # An id takes all 64 bits, and nobody subtracts it.
             shown = _SIGNED.get(dtype.str[1:]) if name not in ("order_id", "raw_instrument_id") else None
             columns.append(f"CAST({_name(name)} AS {shown}) AS {_name(name)}" if shown else _name(name))
-        connection.execute(
-            f"CREATE VIEW market.{_name(schema.replace('-', '_'))} AS SELECT {', '.join(columns)} FROM read_parquet([{', '.join(paths)}], "
-            "hive_partitioning = true, hive_types_autocast = false, hive_types = {'schema': VARCHAR, 'instrument': VARCHAR, 'date': DATE})"
-        )
+        types = "{'schema': VARCHAR, 'instrument': VARCHAR, 'date': DATE}"
+        source = f"read_parquet([{', '.join(paths)}], hive_partitioning = true, hive_types_autocast = false, hive_types = {types})"
+        try:
+            connection.execute(f"CREATE VIEW market.{_name(schema.replace('-', '_'))} AS SELECT {', '.join(columns)} FROM {source}")
+        except (duckdb.Error, UnicodeDecodeError) as error:
+            where = _damaged_part([root / part.path for part in parts if part.schema == schema])
+            raise BadInput(f"{where}: the part cannot be read ({first_line(error)}): restore it or rebuild the store") from None
     # A view over an Arrow table that is not ours to write: there is no table in this database that a statement could change.
     connection.register("__quality", _quality_table(quality_rows(root)))
     connection.execute('CREATE VIEW market.quality AS SELECT * REPLACE (CAST("date" AS DATE) AS "date") FROM __quality')
@@ -140,6 +146,7 @@ def _quality_table(rows: list[dict[str, Any]]) -> "pa.Table":
 
 def _run_views(connection: "duckdb.DuckDBPyConnection", runs: list[RunFiles]) -> None:
     """Makes a view per declared table, the union of all runs that declare it, and `runs`."""
+    import duckdb
     import pyarrow as pa
 
     facts = [
@@ -163,7 +170,8 @@ def _run_views(connection: "duckdb.DuckDBPyConnection", runs: list[RunFiles]) ->
         for name, table in run.tables.items():
             sources = []
             if run.parts[name]:
-                sources.append(f"read_parquet([{', '.join(_file(path.resolve()) for path in run.parts[name])}], hive_partitioning = false)")
+                files = ", ".join(_file(Path(os.path.realpath(path))) for path in run.parts[name])
+                sources.append(f"read_parquet([{files}], hive_partitioning = false)")
             if run.journal[name].num_rows or not sources:
                 journal = f"__journal_{i}_{name}"
                 connection.register(journal, run.journal[name])
@@ -173,7 +181,24 @@ def _run_views(connection: "duckdb.DuckDBPyConnection", runs: list[RunFiles]) ->
                 f"SELECT {_text(run.run_dir.name)} AS run_id, {columns} FROM {source}" for source in sources
             )
     for name, parts in selects.items():
-        connection.execute(f"CREATE VIEW {_name(name)} AS {' UNION ALL BY NAME '.join(parts)}")
+        try:
+            connection.execute(f"CREATE VIEW {_name(name)} AS {' UNION ALL BY NAME '.join(parts)}")
+        except (duckdb.Error, UnicodeDecodeError) as error:
+            where = _damaged_part([path for run in runs for path in run.parts.get(name, ())])
+            raise DamagedLog(f"{where}: table {name} cannot be read ({first_line(error)}); `sim verify` says what was changed") from None
+
+
+def _damaged_part(paths: list[Path]) -> Path:
+    """The first part that is no Parquet file, else the first."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for path in paths:
+        try:
+            pq.read_metadata(path)
+        except (OSError, ValueError, pa.ArrowException):
+            return path
+    return paths[0]
 
 
 def _shown(table: Table) -> list[str]:

@@ -7,9 +7,9 @@ import pytest
 
 from tests.fuzz.limits import fuzz
 
-SUITES = {"ingests": 500}
+SUITES = {"ingests": 500, "runs+stores": 60}
 """Suite -> cases in `make test`."""
-DEEP = {"ingests": 10_000}
+DEEP = {"ingests": 10_000, "runs": 2_000, "stores": 1_000}
 
 
 @pytest.mark.parametrize("suite", SUITES)

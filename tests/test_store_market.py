@@ -106,7 +106,7 @@ def test_a_damaged_part_is_one_line_with_its_name(tmp_path):
     with pytest.raises(BadInput, match=r"\.parquet: the part cannot be read") as caught:
         read_columns(tmp_path / "S", "ESH4", "ohlcv-1m", 0, 2**62)
     assert "\n" not in str(caught.value)
-    pq.write_table(pa.table({"ts_event": [T0], "row": [0]}), path)
+    pq.write_table(pa.table({"ts_event": [T0] * 10, "row": [0] * 10}), path)
     with pytest.raises(BadInput, match="column close is missing"):
         read_columns(tmp_path / "S", "ESH4", "ohlcv-1m", 0, 2**62)
     path.unlink()

@@ -2,8 +2,9 @@
 
     python -m tests.fuzz.child SUITE SEED FIRST COUNT FOLDER
 
-plays cases FIRST … FIRST + COUNT - 1; a case follows from (SEED, number) alone, so COUNT 1 plays one again. It prints one JSON line per
-case that broke a law and one at the end. `tests.fuzz.limits` starts it, and starts it again behind a case that ended it.
+plays cases FIRST … FIRST + COUNT - 1 of a suite, or of several at once (runs+stores); a case follows from (SEED, number) alone, so COUNT 1
+plays one again. It prints one JSON line per case that broke a law and one at the end. `tests.fuzz.limits` starts it, and starts it again
+behind a case that ended it.
 """
 
 import faulthandler
@@ -17,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.fuzz.mutate import pick
+
 ROOM_BYTES = 1 << 30
 """Address space that a case may add to what the process has once it is warm: buffers and windows, no size that a file claims."""
 SECONDS = 20
@@ -24,10 +27,13 @@ SECONDS = 20
 
 
 def main(suite: str, seed: int, first: int, count: int, folder: Path) -> None:
-    module = importlib.import_module(f"tests.fuzz.{suite}")
     folder.mkdir(parents=True, exist_ok=True)
-    play = module.prepare(folder)
-    for number in range(3):  # what is imported, compiled and read once is there before the limit is set
+    plays = [importlib.import_module(f"tests.fuzz.{name}").prepare(folder / name) for name in suite.split("+")]
+
+    def play(rng: np.random.Generator) -> str:
+        return pick(rng, plays)(rng)
+
+    for number in range(3 * len(plays)):  # what is imported, compiled and read once is there before the limit is set
         _quietly(play, np.random.default_rng([10**6, number]))
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + ROOM_BYTES, size + ROOM_BYTES))

@@ -38,6 +38,7 @@ _OPTIONS = {
 
 def prepare(folder: Path) -> Callable[[np.random.Generator], str]:
     """A store that holds one file, and what plays a case beside it."""
+    folder.mkdir(exist_ok=True)
     held = folder / "held"
     (folder / "kept.csv").write_text("time,open,high,low,close,volume\n2023-01-03 10:00,1,2,1,2,5\n2023-01-03 10:01,1,2,1,2,5\n")
     ingest(folder / "kept.csv", held, instrument="KEPT", schema="ohlcv-1m", timezone="UTC")
