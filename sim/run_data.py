@@ -168,7 +168,7 @@ def _terms(manifest: Mapping[str, Any]) -> RunTerms:
 
     config, env, tape, data = "identity.config.", "identity.config.env.", "identity.config.tape.", "identity.data."
     start, end = whole(tape + "start_ns"), whole(tape + "end_ns")
-    windows, reads = get(tape + "windows", None), get(data + "reads", None)
+    windows, reads, columns = get(tape + "windows", None), get(data + "reads", None), get(data + "columns", None)
     tick, multiplier = exact_fraction(text(config + "instrument.tick")), exact_fraction(text(config + "instrument.multiplier"))
     return RunTerms(
         level=text("log.level"),
@@ -190,9 +190,9 @@ def _terms(manifest: Mapping[str, Any]) -> RunTerms:
         end_ns=end,
         read_start_ns=whole(data + "read_start_ns", start),
         read_end_ns=whole(data + "read_end_ns", end),
-        sources=tuple(get(data + "sources")),
-        columns=get(data + "columns", None),
-        data_hash=get(data + "data_hash", None),
+        sources=tuple(str(source) for source in get(data + "sources")),
+        columns=columns if columns is None else [str(name) for name in columns],
+        data_hash=None if get(data + "data_hash", None) is None else text(data + "data_hash"),
         calendar=text(config + "instrument.calendar"),
         currency=text(config + "instrument.currency"),
         root=text(config + "instrument.root"),

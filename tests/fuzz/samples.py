@@ -117,7 +117,7 @@ def records(schema: str, rtype: int, size: int, ids: list[int], count: int, rng:
             body = (body + rng.integers(0, 256, max(0, size - 16 - len(body)), np.uint8).tobytes())[: size - 16]
         found.append(header + body)
     data = b"".join(found)
-    if odd and schema in RECORDS and rng.random() < 0.7:
+    if odd and schema in RECORDS and RECORDS[schema].itemsize == size and rng.random() < 0.7:
         table = np.frombuffer(data, RECORDS[schema]).copy()
         for _ in range(rng.integers(1, 4)):
             name = pick(rng, table.dtype.names)
