@@ -70,7 +70,9 @@ def ingest(
         )
     for warning in report["warnings"]:
         say(f"warning: {warning}")
-    texts = [_text(file, one) for one in (report, report.get("books")) if one is not None]
+    texts = [_text(file, one) for one in report.get("live", [report, report.get("books")]) if one is not None]
+    if report.get("others"):
+        texts.append(f"{file}: not held: {', '.join(f'{name} {count:,}' for name, count in report['others'].items())}")
     emit(report, "\n".join(texts), as_json)
 
 

@@ -117,7 +117,20 @@ RECORDS: dict[str, np.dtype] = {
 }
 """schema name -> record dtype (as DBN version 3 has it), for every schema that the store holds."""
 
+SYMBOL_MAPPING = np.dtype(
+    _HEADER
+    + [("stype_in", "u1"), ("stype_in_symbol", "S71"), ("stype_out", "u1"), ("stype_out_symbol", "S71")]
+    + [("start_ts", "<u8"), ("end_ts", "<u8")]
+)
+_SYMBOL_MAPPING_V1 = np.dtype(
+    _HEADER + [("stype_in_symbol", "S22"), ("stype_out_symbol", "S22"), ("_dummy", "V4"), ("start_ts", "<u8"), ("end_ts", "<u8")]
+)
+"""What an instrument id of a live recording stands for: no market data, and not held."""
+
 _OLDER = {
+    ("symbol-mapping", 1): _SYMBOL_MAPPING_V1,
+    ("symbol-mapping", 2): SYMBOL_MAPPING,
+    ("symbol-mapping", 3): SYMBOL_MAPPING,
     ("definition", 1): _DEFINITION_V1,
     ("definition", 2): _DEFINITION_V2,
     ("statistics", 1): _STATISTICS_OLD,
@@ -150,8 +163,8 @@ def has_receive_time(schema: str) -> bool:
 
 
 def layout(schema: str, version: int) -> np.dtype:
-    """The record of a schema as a DBN file of a version has it."""
-    return _OLDER.get((schema, version), RECORDS[schema])
+    """The record of a schema (or a `symbol-mapping`) as a DBN file of a version has it."""
+    return _OLDER[schema, version] if (schema, version) in _OLDER else RECORDS[schema]
 
 
 def upgraded(records: np.ndarray, schema: str) -> np.ndarray:

@@ -31,13 +31,13 @@ ZSTD_LEVEL = 3
 
 def read_metadata(path: str | os.PathLike[str]) -> DbnMetadata:
     """What the DBN file (plain or zstd) says about itself. Raises BadInput."""
-    with _open_dbn(path) as (metadata, _, _):
+    with open_dbn(path) as (metadata, _, _):
         return metadata
 
 
 def usable_schema(path: str | os.PathLike[str]) -> str:
-    """The schema of the DBN file, one of `RECORDS`. Raises BadInput for any other, and for a mixed file with what it holds."""
-    with _open_dbn(path) as (metadata, _, stream):
+    """The schema of the DBN file, one of `RECORDS`. Raises BadInput for any other, and for a live recording (`store.dbn_live`)."""
+    with open_dbn(path) as (metadata, _, stream):
         return _usable_schema(metadata, stream)
 
 
@@ -48,7 +48,7 @@ def read_batches(path: str | os.PathLike[str], schema: str | None = None, batch_
     again only after that, so a loop that drops each batch runs in two buffers. Raises BadInput, which names the record and the byte offset
     (in the decompressed stream), when a record has another length or type than the schema's, or the file ends inside one.
     """
-    with _open_dbn(path) as (metadata, start, stream):
+    with open_dbn(path) as (metadata, start, stream):
         found = _usable_schema(metadata, stream)
         if schema is not None and schema != found:
             raise BadInput(f"{path}: holds schema {found}, not {schema}")
@@ -75,7 +75,7 @@ def plain_records(stored: np.ndarray, schema: str) -> np.ndarray:
 
 
 @contextmanager
-def _open_dbn(path: str | os.PathLike[str]) -> Iterator[tuple[DbnMetadata, int, Stream]]:
+def open_dbn(path: str | os.PathLike[str]) -> Iterator[tuple[DbnMetadata, int, Stream]]:
     """(metadata, byte offset of the first record, stream standing there)."""
     with open_stream(path) as stream:
         refuse_unless_dbn(stream)
@@ -156,9 +156,7 @@ def _foreign_record(stream: Stream, schema: str, index: int, at: int, record: me
 def _usable_schema(metadata: DbnMetadata, stream: Stream) -> str:
     if metadata.schema is None:
         inside = _census(stream) or "no record at all"
-        raise BadInput(
-            f"{stream.path}: a live or mixed recording, its schema not stated (it starts with: {inside}); split it by schema first"
-        )
+        raise BadInput(f"{stream.path}: a live recording, its schema not stated (it starts with: {inside}): say which one to read")
     if metadata.schema not in RECORDS:
         raise BadInput(f"{stream.path}: schema {metadata.schema} cannot be used; these can: {', '.join(RECORDS)}")
     return metadata.schema

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from lob.errors import BadInput
+from lob.records import RECORDS, RTYPE
 from store.books import Faults, books_of
 from store.csv_mbp10 import read_mbp10_csv
 from store.csv_ohlcv import check_options, read_ohlcv_csv
 from store.csv_rows import Symbols
 from store.dbn import read_batches, read_metadata, usable_schema
+from store.dbn_live import Recording, read_live, read_recording
 from store.dbn_metadata import DbnMetadata
 from store.detect import kind_of, refuse_unless_readable
 from store.lobster import read_pair, told_by_name
@@ -68,6 +70,35 @@ def open_books(path: str | os.PathLike[str]) -> Source:
         return (records for records, _ in numbered())
 
     return Source(messages.path, "dbn", "mbp-10", messages.metadata, batches, messages.symbol_of, (), numbered, faults)
+
+
+def recording_of(path: str | os.PathLike[str]) -> Recording | None:
+    """What a live recording holds; None for any other file, and for one that cannot be read: who opens it says why. Raises BadInput for
+    a recording that is damaged."""
+    try:
+        with open_stream(path) as stream:
+            if kind_of(stream.head) != "dbn":
+                return None
+        if read_metadata(path).schema is not None:
+            return None
+    except BadInput:
+        return None
+    return read_recording(path)
+
+
+def open_live(path: str | os.PathLike[str], schema: str, recording: Recording) -> Source:
+    """The records of one schema in a live recording. Raises BadInput when it holds none."""
+    path = Path(path)
+    if schema not in RECORDS or not recording.counts[RTYPE[schema]]:
+        raise BadInput(f"{path}: a live recording without {schema}; it holds {', '.join(recording.schemas) or 'nothing that can be used'}")
+
+    def numbered() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        return read_live(path, schema)
+
+    def batches() -> Iterator[np.ndarray]:
+        return (records for records, _ in numbered())
+
+    return Source(path, "dbn", schema, None, batches, recording.symbol_of, (), numbered)
 
 
 def open_pair(

@@ -103,7 +103,6 @@ def test_interleaved_instruments_are_split_and_keep_their_rows(store):
         ("edge/header_only.mbp-10.dbn", "holds no records"),
         ("edge/dbn_versions/test_data.mbp-10.dbz", "DBZ"),
         ("edge/dbn_versions/test_data.definition.v1.dbn.frag", "without metadata"),
-        ("edge/venues/LIVE_mixed_schemas.dbn.zst", "mixed recording"),
         (ES_BARS, "--schema ohlcv-1m"),
     ],
 )
