@@ -1,5 +1,6 @@
 """The console script `sim`. It checks that the house stands together before it imports the rest of it."""
 
+import io
 import sys
 import traceback
 
@@ -9,6 +10,9 @@ FAULT = 70
 
 def main() -> None:
     """Run the command line; refuses to start when the six packages do not come from one folder."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file's name may be bytes that are no text
     try:
         from sim.house import split_rooms
 

@@ -154,10 +154,19 @@ def read_tensors(path: Path, expected: Mapping[str, Form], described: Mapping[st
     The file's size and the size of every entry in it are checked before anything is read.
     """
     tensor_bytes = sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in expected.values())
-    limit = tensor_bytes + OVERHEAD_BYTES
+    tensors = read_dictionary(path, tensor_bytes, refuse)
+    check_names(path.name, set(tensors), set(expected), refuse)
+    for name, form in expected.items():
+        _check_tensor(name, tensors[name], form, described[name], refuse)
+    return {name: tensors[name] for name in expected}
+
+
+def read_dictionary(path: Path, tensor_bytes: int, refuse: Refuse) -> dict[str, torch.Tensor]:
+    """Whatever tensors a file holds, on the CPU. Before it is read its size is held against `tensor_bytes` and OVERHEAD_BYTES, and what it
+    unpacks to against its size."""
     try:
         size = path.stat().st_size
-        if size > limit:
+        if size > tensor_bytes + OVERHEAD_BYTES:
             raise refuse(f"{path.name} measures {size} bytes where its architecture needs {tensor_bytes}")
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
@@ -173,10 +182,7 @@ def read_tensors(path: Path, expected: Mapping[str, Form], described: Mapping[st
         raise refuse(f"{path.name} is damaged or holds more than tensors ({type(error).__name__})") from None
     if type(tensors) is not dict or not all(isinstance(name, str) and type(value) is torch.Tensor for name, value in tensors.items()):
         raise refuse(f"{path.name} is no dictionary of tensors")
-    check_names(path.name, set(tensors), set(expected), refuse)
-    for name, form in expected.items():
-        _check_tensor(name, tensors[name], form, described[name], refuse)
-    return {name: tensors[name] for name in expected}
+    return tensors
 
 
 def _check_tensor(name: str, tensor: torch.Tensor, form: Form, described: Any, refuse: Refuse) -> None:

@@ -3,11 +3,12 @@ says that the training stood, from which a resume goes on, is what was written."
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lob.errors import first_line
+from lob.errors import ForeignCheckpoint, first_line
 from sim.checkpoints import BEST, CHECKPOINTS, list_checkpoints
 from sim.run_data import RunData
 from sim.verify_types import OK, Check, failed, skipped
@@ -68,12 +69,15 @@ def _fault(folder: Path, said: str) -> str | None:
     """What of a checkpoint's folder is not what the content hash `said` covers: manifest, then tensor by tensor."""
     import torch
 
+    from policy.tensor_file import read_dictionary
+
     try:
         manifest = json.loads((folder / "manifest.json").read_bytes())
         content, described = _hash_of(manifest), manifest["tensors"]
         if content != said:
             return f"its manifest has the content {content}, the run's summary names {said}"
-        tensors = torch.load(folder / "tensors.pt", map_location="cpu", weights_only=True)
+        tensor_bytes = sum(math.prod(form["shape"]) * getattr(torch, form["dtype"]).itemsize for form in described.values())
+        tensors = read_dictionary(folder / "tensors.pt", tensor_bytes, ForeignCheckpoint)
         if set(tensors) != set(described):
             return f"tensors.pt lacks or adds the tensor {min(set(tensors) ^ set(described))}"
         for name, tensor in tensors.items():

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lob.errors import BadInput, NotFound, StaleCache, TapeproofError, first_line
+from lob.errors import BadInput, NotFound, StaleCache, TapeproofError, first_line, printable
 from lob.units import format_time_ns
 from store.catalog_record import Part, SourceRecord, is_part_path, is_source_hash, record_from_json, record_to_json
 
@@ -258,7 +258,7 @@ def _only_record(root: Path, sha256: str | None, name: str | None) -> SourceReco
     if sha256 is not None:
         asked, fitting = f"SHA-256 {sha256}…", [record for record in records if record.sha256.startswith(sha256.lower())]
     else:
-        asked, fitting = f"name {name}", [record for record in records if record.name == name]
+        asked, fitting = f"name {name}", [record for record in records if record.name == printable(name or "")]
     named = ", ".join(f"{record.name} ({record.sha256[:12]})" for record in (fitting or records)[:20])
     if not fitting:
         raise NotFound(f"{root}: no source file of {asked}; the store holds {named or 'nothing yet'}")

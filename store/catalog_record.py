@@ -118,7 +118,7 @@ def _is_day(day: dict[str, Any], symbols: set[str]) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and value.isprintable()
+    return isinstance(value, str)
 
 
 def _is_whole(value: Any) -> bool:

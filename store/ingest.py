@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lob.errors import BadInput, NotFound
+from lob.errors import BadInput, NotFound, printable
 from lob.instruments import REGISTRY, Instrument, resolve
 from lob.records import SPARSE, has_receive_time
 from lob.units import UNDEFINED_TIMESTAMP
@@ -166,7 +166,7 @@ def ingest_file(
                 _refuse_known(work, wait=True)
                 if [file_stamp(file) for file in (path, also) if file is not None] != stamp:
                     raise BadInput(f"{path}: changed while it was read: wait until it is complete and run again; nothing was kept")
-                name = f"{path.name} ({derived})" if derived else path.name
+                name = printable(f"{path.name} ({derived})" if derived else path.name)
                 record = _record(work, name, size, rows, qualities, options or {})
                 earlier = commit(root, folder, record, work.staged)
         except _HeldAlready as found:

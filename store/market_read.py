@@ -158,6 +158,7 @@ def read_columns(
         if at > begin:
             arrays["source"][begin:at] = len(sources)
             sources.append(record.sha256)
+            _into_file_order(arrays, undefined, slice(begin, at))
     if not sources:
         spans = ", ".join(f"{format_time_ns(first)} to {format_time_ns(last)}" for first, last in _spans(records, instrument))
         asked = f"{format_time_ns(start_ns)} to {format_time_ns(end_ns)}"
@@ -168,6 +169,15 @@ def read_columns(
     data_hash = canonical_hash(arrays | origin, undefined)
     source, row = arrays.pop("source"), arrays[ROW] if ROW in names else arrays.pop(ROW)
     return MarketColumns(instrument, schema, arrays, undefined, source, row, tuple(sources), data_hash)
+
+
+def _into_file_order(arrays: dict[str, np.ndarray], undefined: dict[str, np.ndarray], rows: slice) -> None:
+    """Puts one source's rows, which stand part by part, into the order of `row`: where times go back over midnight its parts interleave."""
+    numbers = arrays[ROW][rows]
+    if (numbers[1:] < numbers[:-1]).any():
+        order = np.argsort(numbers, kind="stable")
+        for values in (*arrays.values(), *undefined.values()):
+            values[rows] = values[rows][order]
 
 
 def _holding(root: Path, records: list[SourceRecord], instrument: str, schema: str) -> list[SourceRecord]:

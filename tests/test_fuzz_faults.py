@@ -1,7 +1,11 @@
 """Laws that the fuzzers of `tests.fuzz` found broken, each with the smallest input that broke it."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,11 +18,11 @@ from sim.sql import ask
 from sim.train_config import read_settings
 from sim.watch import standing
 from store.manifest import parse_json
-from store.market import list_parts, quality_rows, read_columns, remove_source, summarize_store
+from store.market import ingest_file, list_parts, quality_rows, read_columns, remove_source, summarize_store
 from store.run_check import verify_chain
 from store.run_read import read_run, read_table
 from store.toml_instruments import read_instruments
-from tests.market_files import tree
+from tests.market_files import T0, book_records, raw, tree, write_raw
 from tests.runlog_runs import write_run
 from tests.training_logs import write_training
 
@@ -255,3 +259,29 @@ def test_a_run_of_which_the_identity_states_other_kinds_is_watched_without_them(
         (tmp_path / "run/manifest.json").write_text(json.dumps(manifest))
         seen = standing(tmp_path / "run")
         assert (seen.phase, seen.instrument, seen.lanes, seen.planned, seen.steps) == (None, None, None, None, 5)
+
+
+# ---------------------------------------------------------------- what goes in comes out
+
+
+def test_options_and_file_names_of_any_characters_leave_a_store_that_can_be_read(tmp_path):
+    path = tmp_path / os.fsdecode(b"b\xff\n.csv")
+    path.write_text(BARS.format("ESH4").replace(",", "\t"))
+    ingest(path, tmp_path / "store", schema="ohlcv-1m", timezone="UTC", delimiter="\t")
+    assert ask("select source from market.quality", tmp_path / "store")["rows"] == [["b\\udcff\\n.csv"]]
+    assert ingest(path, tmp_path / "store", schema="ohlcv-1m", timezone="UTC", delimiter="\t")["already"]
+    command = [sys.executable, "-m", "cli.main", "ingest", str(path), "--store", str(tmp_path / "S2"), "--schema", "ohlcv-1m"]
+    for form in ([], ["--json"]):
+        done = subprocess.run([*command, "--timezone", "UTC", *form], capture_output=True, cwd=Path(__file__).parent.parent)
+        assert done.returncode == 0 and b"b\\udcff" in done.stdout, done.stderr
+    assert remove_source(tmp_path / "store", name=path.name).rows == 1
+
+
+def test_rows_that_go_back_over_midnight_are_read_in_the_order_of_their_file(tmp_path):
+    records = book_records(30, 3, start_ns=T0 + 3590 * 10**9, step_ns=10**9)
+    records[[5, 20]], records[[10, 25]] = records[[20, 5]], records[[25, 10]]
+    ingest_file(write_raw(tmp_path / "f", records), tmp_path / "S", open_source=raw())
+    assert len(list_parts(tmp_path / "S")) == 2, "one a date"
+    found = read_columns(tmp_path / "S", "ESH4", "mbp-10", 0, 2**62)
+    assert found.row.tolist() == list(range(30))
+    assert found.arrays["sequence"].tolist() == records["sequence"].tolist()
