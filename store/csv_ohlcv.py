@@ -39,6 +39,7 @@ _SPELLINGS = {
     "volume": {"volume", "v", "vol", "totalvolume", "tradevolume", "qty", "quantity"},
     "symbol": {"symbol", "ticker", "instrument", "contract", "sym"},
     "instrument_id": {"instrumentid"},
+    "publisher_id": {"publisherid"},
     "rtype": {"rtype"},
 }  # fmt: skip
 _PRICES = ("open", "high", "low", "close")
@@ -111,6 +112,18 @@ def check_options(path: str | os.PathLike[str], schema: str, stamp: str, date_or
         raise BadInput(f"{path}: a date order is one of {', '.join(DATE_ORDERS)}, not {date_order!r}")
 
 
+def told_bars(path: str | os.PathLike[str], delimiter: str | None = None) -> str | None:
+    """The schema of a CSV of bars that says it: Databento's, by the `rtype` of its first row. None where nothing is said."""
+    with open_stream(path) as stream:
+        refuse_unless_csv(stream)
+        start = read_start(stream, delimiter)
+    names = [name.lower() for name in start.rows[0]]
+    if "rtype" not in names or len(start.rows) < 2 or len(start.rows[1]) != len(names):
+        return None
+    cell = start.rows[1][names.index("rtype")]
+    return next((schema for schema in BAR_NS if str(RTYPE[schema]) == cell), None)
+
+
 def _bars(
     stream: Stream, layout: _Layout, parsed: Iterator[Rows], schema: str, timezone: str | None, stamp: str, symbols: Symbols
 ) -> Iterator[np.ndarray]:
@@ -139,6 +152,8 @@ def _bars(
         records = np.zeros(len(opens), OHLCV)
         records["length"], records["rtype"], records["ts_event"] = OHLCV.itemsize // 4, RTYPE[schema], opens
         records["instrument_id"] = ids
+        if "publisher_id" in layout.places:
+            records["publisher_id"] = rows.values[:, layout.places["publisher_id"]]
         for part in (*_PRICES, "volume"):
             records[part] = rows.values[:, layout.places[part]]
         collect_symbols(stream, rows, layout.places.get("symbol"), ids, opens, symbols)
@@ -285,6 +300,8 @@ def _columns(stream: Stream, start: Start, layout: _Layout, schema: str) -> list
             columns[place] = Column(WHOLE, low=RTYPE[schema], high=RTYPE[schema])
         elif part == "instrument_id":
             columns[place] = Column(WHOLE, high=2**32 - 1)
+        elif part == "publisher_id":
+            columns[place] = Column(WHOLE, high=2**16 - 1)
         elif part in _PRICES:
             columns[place] = Column(WHOLE, low=-(2**63) + 1, high=2**63 - 2) if fixed else Column(PRICE)
         else:

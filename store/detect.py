@@ -13,7 +13,7 @@ _RTYPES = {
     0xC3: "bbo-1s", 0xC4: "bbo-1m",
 }  # fmt: skip
 _LOBSTER_ROW = re.compile(rb"\d{1,5}(\.\d{1,9})?[,;][1-7][,;]\d+[,;]\d+[,;]-?\d+[,;](-1|1)([,;].*)?")
-FORMATS = ("dbn", "csv-mbp-10", "csv-ohlcv")
+FORMATS = ("dbn", "csv-databento", "csv-ohlcv")
 """The kinds that can be read."""
 
 
@@ -36,10 +36,16 @@ def kind_of(head: bytes) -> str:
         return "utf-16"
     if _is_text(head):
         first = head.removeprefix(b"\xef\xbb\xbf").splitlines()[0] if head.strip() else b""
-        if b"bid_px_00" in first.lower():
-            return "csv-mbp-10"
+        if _is_databento_header(first):
+            return "csv-databento"
         return "lobster" if _LOBSTER_ROW.fullmatch(first.strip()) else "csv-ohlcv"
     return "dbn-fragment" if _is_chain_of_records(head) else "binary"
+
+
+def _is_databento_header(line: bytes) -> bool:
+    """Whether the first line names the columns of Databento's records, but not of its bars."""
+    names = {name.strip(b' "') for name in re.split(rb"[,;\t|]", line.lower())}
+    return b"bid_px_00" in names or ({b"ts_event", b"rtype"} <= names and b"open" not in names)
 
 
 def _is_text(head: bytes) -> bool:

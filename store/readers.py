@@ -11,8 +11,8 @@ import numpy as np
 from lob.errors import BadInput
 from lob.records import RECORDS, RTYPE
 from store.books import Faults, books_of
-from store.csv_mbp10 import read_mbp10_csv
-from store.csv_ohlcv import check_options, read_ohlcv_csv
+from store.csv_databento import databento_schema, read_databento_csv
+from store.csv_ohlcv import check_options, read_ohlcv_csv, told_bars
 from store.csv_rows import Symbols
 from store.dbn import read_batches, read_metadata, usable_schema
 from store.dbn_live import Recording, read_live, read_recording
@@ -150,9 +150,11 @@ def open_source(
     def symbol_of(instrument_id: int, date: dt.date) -> str | None:
         return symbols.get((instrument_id, date))
 
-    if kind == "csv-mbp-10":
-        _same(path, schema, "mbp-10")
-        return Source(path, kind, "mbp-10", None, lambda: read_mbp10_csv(path, delimiter, symbols), symbol_of, ("delimiter",))
+    if kind == "csv-databento":
+        told = databento_schema(path, schema, delimiter)
+        _same(path, schema, told)
+        return Source(path, kind, told, None, lambda: read_databento_csv(path, told, delimiter, symbols), symbol_of, ("delimiter",))
+    schema = schema or told_bars(path, delimiter)
     if schema is None:
         raise BadInput(f"{path}: a CSV of bars does not say how long they are: state it, like --schema ohlcv-1m")
     check_options(path, schema, stamp, date_order)

@@ -1,4 +1,4 @@
-"""Databento's MBP-10 CSV: every field back from both of its forms, and a damaged cell named by line and column."""
+"""Databento's CSV: every field back from both of its forms, and a damaged cell named by line and column."""
 
 import csv
 import datetime as dt
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lob.errors import BadInput
-from lob.records import MBP_10
-from store.csv_mbp10 import read_mbp10_csv
+from lob.records import MBP_10, RECORDS, RTYPE
+from store.csv_databento import SCHEMAS, databento_schema, read_databento_csv
 from store.readers import open_source
 from tests.test_store_csv import text_file
 
@@ -36,7 +36,7 @@ def oracle_mbp10(path: Path) -> np.ndarray:
 
 
 def mbp10(path: Path, **options) -> np.ndarray:
-    return np.concatenate([batch.copy() for batch in read_mbp10_csv(path, **options)])
+    return np.concatenate([batch.copy() for batch in read_databento_csv(path, "mbp-10", **options)])
 
 
 def test_a_real_book_csv_equals_a_plain_reading_with_csv_and_decimal(shared_data):
@@ -46,7 +46,7 @@ def test_a_real_book_csv_equals_a_plain_reading_with_csv_and_decimal(shared_data
     assert len(ours) == 5000 and ours.tobytes() == oracle_mbp10(path).tobytes()
     assert symbols == {(38, dt.date(2024, 10, 21)): "AAPL"}
     source = open_source(path)
-    assert (source.format, source.schema) == ("csv-mbp-10", "mbp-10")
+    assert (source.format, source.schema) == ("csv-databento", "mbp-10")
     assert np.concatenate(list(source.batches())).tobytes() == ours.tobytes()
     assert source.symbol_of(38, dt.date(2024, 10, 21)) == "AAPL" and source.symbol_of(38, dt.date(2024, 10, 22)) is None
 
@@ -63,6 +63,8 @@ def as_csv(records: np.ndarray, pretty: bool, names: list[str] | None = None) ->
                 cells.append(value.decode())
             elif pretty and (name == "price" or "_px_" in name):
                 cells.append("" if value == 2**63 - 1 else f"{Decimal(int(value)) / 10**9:.9f}")
+            elif pretty and name == "quantity" and value == 2**63 - 1:
+                cells.append("")
             elif pretty and name.startswith("ts_") and name != "ts_in_delta":
                 seconds, ns = divmod(int(value), 10**9)
                 cells.append("" if value == 2**64 - 1 else f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%dT%H:%M:%S}.{ns:09d}Z")
@@ -121,7 +123,7 @@ def test_a_damaged_book_csv_is_one_line_that_names_the_place(tmp_path):
     assert "(rtype): '1' is outside" in said(with_cell(9, "rtype", "1"))
     assert "(ts_recv): '12:00' is not a time" in said(with_cell(9, "ts_recv", "12:00"))
     assert "line 9 has 75 cells, not 74" in said(with_cell(9, "ts_recv", "1,2"))
-    assert "an MBP-10 CSV without bid_px_09" in said(text.replace("bid_px_09", "bid_px_9"))
+    assert "a CSV of mbp-10 without bid_px_09" in said(text.replace("bid_px_09", "bid_px_9"))
     assert "column bid_px_01 stands 2 times in line 1" in said(text.replace("symbol", "bid_px_01"))
     assert "is called ESM4, but ESH4 before it" in said("\n".join([*lines, lines[8].replace("ESH4", "ESM4")]))
     whole = as_csv(some_books(), False)
@@ -146,5 +148,87 @@ def test_instruments_of_a_book_csv_need_names_when_there_are_several(tmp_path):
     with pytest.raises(BadInput, match="and no symbol column: fetch it with symbols"):
         mbp10(text_file(tmp_path, text))
     one_level = "\n".join(",".join(line.split(",")[:19]) for line in as_csv(some_books(), True).splitlines())
-    with pytest.raises(BadInput, match="a CSV of one level"):
+    with pytest.raises(BadInput, match="a CSV of mbp-10 without bid_px_01"):
         mbp10(text_file(tmp_path, one_level))
+
+
+# ---------------------------------------------------------------- the other schemas
+
+
+def some_records(schema: str, count: int = 30) -> np.ndarray:
+    """Records of a schema as Databento's CSV can say them: letters, undefined values, integers to the ends of their widths."""
+    rng = np.random.default_rng(7)
+    records = np.zeros(count, RECORDS[schema])
+    for name in fields(schema):
+        dtype = records.dtype[name]
+        if dtype.kind == "S":
+            records[name] = rng.choice([b"A", b"Y", b"N", b"~"], count)
+        elif name.startswith("ts_") and dtype.itemsize == 8:
+            records[name] = rng.integers(0, 2**62, count)
+            records[name][5] = 2**64 - 1
+        elif name == "price" or "_px_" in name or name == "quantity":
+            records[name] = rng.integers(-5000 * 10**9, 5000 * 10**9, count)
+            records[name][rng.random(count) < 0.2] = 2**63 - 1
+        else:
+            limits = np.iinfo(dtype)
+            records[name] = rng.integers(limits.min, min(limits.max, 2**63 - 1), count, dtype=dtype, endpoint=True)
+    records["length"], records["rtype"] = records.dtype.itemsize // 4, RTYPE[schema]
+    records["ts_event"][5] = 10**18
+    return records
+
+
+def fields(schema: str) -> list[str]:
+    return [name for name in RECORDS[schema].names if name != "length" and not name.startswith("_")]
+
+
+@pytest.mark.parametrize("pretty", [True, False])
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_every_schema_comes_back_from_both_forms_of_its_csv(tmp_path, schema, pretty):
+    records = some_records(schema)
+    path = text_file(tmp_path, as_csv(records, pretty, fields(schema)))
+    assert databento_schema(path, schema) == schema
+    assert databento_schema(path) == ("mbp-1" if schema == "tbbo" else schema), "told by rtype, which tbbo has of mbp-1"
+    source = open_source(path, schema=schema)
+    found = np.concatenate(list(source.batches()))
+    for name in records.dtype.names:
+        if not name.startswith("_"):
+            assert np.array_equal(found[name], records[name]), name
+
+
+def renamed(text: str, **names: str) -> str:
+    head, _, rest = text.partition("\n")
+    return ",".join(names.get(name, name) for name in head.split(",")) + "\n" + rest
+
+
+@pytest.mark.parametrize("second", ["ts_event", "ts_event.1"])
+def test_ts_event_named_twice_says_that_the_receive_time_was_lost(tmp_path, second):
+    records = some_books()
+    lost = records.copy()
+    lost["ts_recv"] = lost["ts_event"]
+    names = [name for name in MBP_10.names if name not in ("length", "ts_recv", "ts_event")]
+    text = renamed(as_csv(lost, True, ["ts_recv", "ts_event", *names]), ts_recv="ts_event", ts_event=second)
+    expected = records.copy()
+    expected["ts_recv"] = 2**64 - 1
+    assert mbp10(text_file(tmp_path, text)).tobytes() == expected.tobytes()
+    text = renamed(as_csv(records, True, ["ts_recv", "ts_event", *names]), ts_recv="ts_event", ts_event=second)
+    with pytest.raises(BadInput, match=r"line 2: the two columns ts_event differ, and there is no ts_recv: name the one"):
+        mbp10(text_file(tmp_path, text))
+
+
+def test_other_columns_are_passed_by_and_a_schema_without_a_csv_says_so(tmp_path):
+    records = some_records("trades")
+    text = as_csv(records, True, fields("trades"))
+    numbered = "\n".join(f"{',' if i == 0 else f'{i},'}{line}" for i, line in enumerate(text.splitlines()))  # as pandas writes its index
+    assert np.concatenate(list(open_source(text_file(tmp_path, numbered)).batches()))["size"].tolist() == records["size"].tolist()
+    with pytest.raises(BadInput, match=r"holds schema trades, not mbp-10"):
+        open_source(text_file(tmp_path, text), schema="mbp-10")
+    with pytest.raises(
+        BadInput, match=r"a Databento CSV of schema definition; as CSV mbo, trades, .* and bars can be read: fetch it as DBN"
+    ):
+        open_source(text_file(tmp_path, text.replace("\n0,", "\n19,")))
+    with pytest.raises(BadInput, match=r"'99' in line 2, column 1 \(rtype\)"):
+        open_source(text_file(tmp_path, text.replace("\n0,", "\n99,")))
+    with pytest.raises(BadInput, match=r"a CSV of trades without size, depth"):
+        list(open_source(text_file(tmp_path, renamed(text, depth="d", size="s"))).batches())
+    with pytest.raises(BadInput, match="holds no records"):
+        open_source(text_file(tmp_path, text.partition("\n")[0]))
