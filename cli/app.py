@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 falsified or a failed check, 2 usage or unusable input, 70
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -17,9 +18,14 @@ from typer.core import TyperGroup
 
 from cli import bench, doctor, evaluate, export, features, ingest, policy, replay, seal, sql, store, synth, train, verdict, verify, watch
 from cli.output import complain, say
-from lob.errors import TapeproofError, first_line
+from lob.errors import BadInput, TapeproofError, first_line
 
 INTERRUPTED, BROKEN_PIPE, OUT_OF_MEMORY = 130, 141, 2
+
+REFUSED_PLACES = {
+    errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT,
+}  # fmt: skip
+"""What the system says of a path that somebody named and that no command can use."""
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """What a wrong command line raises; typer's public name for it depends on its version."""
@@ -49,6 +55,13 @@ def _answered(invoke: Callable[[Any], Any], ctx: Any, as_json: bool) -> Any:
         say(f"error: {line}")
         complain(line, as_json)
         raise typer.Exit(error.exit_code) from None
+    except OSError as error:
+        if error.filename is None or error.errno not in REFUSED_PLACES:
+            raise
+        line = str(BadInput(f"{error.filename}: {error.strerror}: name another place, or make this one usable"))
+        say(f"error: {line}")
+        complain(line, as_json)
+        raise typer.Exit(BadInput.exit_code) from None
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise

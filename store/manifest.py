@@ -4,6 +4,7 @@
 what the chain starts from. `attributes` (host, paths, times) stand beside them and are in no hash.
 """
 
+import errno
 import json
 import os
 import re
@@ -150,6 +151,8 @@ def read_manifest(run_dir: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         raise NotFound(f"{run_dir}: not a run folder (no {MANIFEST}); give the folder that holds {MANIFEST} and chain.jsonl") from None
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise NotFound(f"{run_dir}: not a run folder ({error.strerror}); give the folder that holds {MANIFEST}") from None
         raise DamagedLog(f"{path}: cannot be read ({error.strerror}); restore it from a copy of the run") from None
     except (ValueError, KeyError, TypeError) as error:
         fault, version = f"{type(error).__name__}: {error}"[:200], FORMAT

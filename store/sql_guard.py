@@ -58,7 +58,10 @@ def check(connection: "duckdb.DuckDBPyConnection", sql: str) -> None:
     import duckdb
 
     try:
+        sql.encode()
         statements = connection.extract_statements(sql)
+    except UnicodeEncodeError:
+        raise BadInput("SQL: the statement holds bytes that are no text: write it in UTF-8") from None
     except duckdb.Error as error:
         raise _one_line(str(error)) from None
     if len(statements) != 1:

@@ -7,9 +7,9 @@ import pytest
 
 from tests.fuzz.limits import fuzz
 
-SUITES = {"ingests": 500, "runs+stores": 60}
+SUITES = {"ingests": 500, "runs+stores": 40, "checkpoints+queries+settings": 80}
 """Suite -> cases in `make test`."""
-DEEP = {"ingests": 10_000, "runs": 2_000, "stores": 1_000}
+DEEP = {"ingests": 10_000, "runs": 2_000, "stores": 1_000, "checkpoints": 1_000, "queries": 3_000, "settings": 5_000}
 
 
 @pytest.mark.parametrize("suite", SUITES)

@@ -24,6 +24,7 @@ from store.run_read import read_run, read_table
 from store.toml_instruments import read_instruments
 from tests.market_files import T0, book_records, raw, tree, write_raw
 from tests.runlog_runs import write_run
+from tests.test_cli import here
 from tests.training_logs import write_training
 
 BARS = "time,open,high,low,close,volume,symbol\n2024-03-05 10:00,1,2,1,2,5,{}\n"
@@ -165,6 +166,23 @@ def test_a_training_configuration_that_nests_or_counts_without_end_is_one_line(t
     assert read_settings(None, [f"learner.lr={text[4:]}"])["learner"]["lr"] == text[4:], "what is no TOML is a string"
 
 
+def test_a_path_that_the_system_refuses_is_one_line_whichever_option_names_it(tmp_path, capfd):
+    long = str(tmp_path / ("x" * 300))
+    times = ["--start", "2024-03-05T00:00Z", "--end", "2024-03-06T00:00Z", "--instrument", "ES", "--policy", "flat"]
+    for command in (
+        ["ingest", long, "--store", tmp_path / "S"],
+        ["ingest", __file__, "--store", long],
+        ["replay", "--store", long, "--runs", tmp_path / "R", *times],
+        ["verify", long],
+        ["sql", "select 1", "--runs", long],
+        ["store", "ls", "--store", long],
+        ["watch", long, "--once"],
+        ["seal", long],
+    ):
+        done = here(capfd, *map(str, command))
+        assert done.returncode == 2 and done.stderr.count("error: ") == 1 and "Traceback" not in done.stderr, (command, done.stderr)
+
+
 def test_a_duration_and_a_fraction_of_thousands_of_digits_are_refused():
     for text in ("9" * 5000 + "s", "٣s"):
         with pytest.raises(BadInput, match="is not a duration"):
@@ -259,6 +277,11 @@ def test_a_run_of_which_the_identity_states_other_kinds_is_watched_without_them(
         (tmp_path / "run/manifest.json").write_text(json.dumps(manifest))
         seen = standing(tmp_path / "run")
         assert (seen.phase, seen.instrument, seen.lanes, seen.planned, seen.steps) == (None, None, None, None, 5)
+
+
+def test_a_statement_of_bytes_that_are_no_text_is_refused(store):
+    with pytest.raises(BadInput, match="no text"):
+        ask("select '\ud800'", store)
 
 
 # ---------------------------------------------------------------- what goes in comes out

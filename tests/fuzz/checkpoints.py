@@ -42,9 +42,6 @@ def prepare(folder: Path) -> Callable[[np.random.Generator], str]:
     save(Checkpoint(initialise(sizes, 7), control_state().bus, 0, about={"instrument": "ESH4"}), made)
     tensors = {"a": torch.arange(6).reshape(2, 3), "b": torch.ones(4)}
     write_state(made, Standing(5, 5, "0" * 64, 1.5, {"n": 3}), tensors, made_by())
-    (made / "tensors.pt").rename(folder / "state.pt")  # both write a file of this name: the network's is the one that is loaded
-    save(Checkpoint(initialise(sizes, 7), control_state().bus, 0, about={"instrument": "ESH4"}), folder / "again")
-    shutil.copy(folder / "again/tensors.pt", made / "tensors.pt")
     forms = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
     content = load(made)[1]
 
@@ -76,7 +73,7 @@ def damage(case: Path, rng: np.random.Generator, trap: Path) -> None:
                     document["content_hash"] = hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
                 path.write_bytes(json_bytes(document))
             case _:
-                repack(case / "tensors.pt", rng, trap)
+                repack(case / pick(rng, ("tensors.pt", "state.pt")), rng, trap)
     except (*DAMAGED_BEFORE, zipfile.BadZipFile):
         return
 
@@ -114,8 +111,6 @@ def _case(case: Path, folder: Path, forms: dict, content: str, rng: np.random.Ge
     if what in ("replay", "eval"):
         window = ["--instrument", "ESH4", "--start", "2024-03-05", "--end", "2024-03-06", "--store", folder / "nothing"]
         return f"{what} {spoken([what, '--checkpoint', case, *window, '--runs', folder / 'runs'])}"
-    if what == "state":
-        shutil.copy(folder / "state.pt", folder / "kept.pt")
     try:
         if what == "state":
             load_state(case, forms, made_by())

@@ -17,7 +17,7 @@ from store.catalog import read_records
 from store.hashes import canonical_hash
 from store.market import quality_rows, read_columns, remove_source, summarize_store
 from tests.fuzz.mutate import NAMES, bomb, bytes_changed, packed, pick, text_changed
-from tests.fuzz.samples import Sample, bars_csv, book_csv, dbn, lobster, real
+from tests.fuzz.samples import Sample, bars_csv, book_csv, dbn, live, lobster, real
 from tests.market_files import tree
 
 MOST_LINE = 1500
@@ -56,7 +56,7 @@ def made(rng: np.random.Generator, found: list[Sample]) -> Sample:
     if found and kind < 4:
         sample = pick(rng, found)
     elif kind < 8:
-        sample = dbn(rng, odd=rng.random() < 0.6)
+        sample = dbn(rng, odd=rng.random() < 0.6) if rng.random() < 0.85 else live(rng, odd=rng.random() < 0.5)
     else:
         sample = pick(rng, (bars_csv, bars_csv, book_csv, lobster))(rng)
     files = dict(sample.files)
@@ -110,12 +110,13 @@ def _case(folder: Path, held: Path, sample: Sample, rng: np.random.Generator) ->
         assert tree(store) == before
         return "already"
     check_store_whole(store)
-    assert any(record.sha256 == report["sha256"] and record.rows == report["rows"] for record in read_records(store))
-    for one in (report, report.get("books")):
-        if one is not None:
-            remove_source(store, one["sha256"])
+    known = {(record.sha256, record.schema, record.rows) for record in read_records(store)}
+    put_in = report.get("live") or [report, *([report["books"]] if report.get("books") else [])]
+    for one in put_in:
+        assert (one["sha256"], one["schema"], one["rows"]) in known
+        remove_source(store, one["sha256"])
     assert tree(store) == before if store == held else not list(store.rglob("*.parquet")), "taking it out leaves what was there"
-    return report["schema"]
+    return "live" if "live" in report else report["schema"]
 
 
 def check_store_whole(store: Path) -> None:

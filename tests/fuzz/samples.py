@@ -49,6 +49,28 @@ def dbn(rng: np.random.Generator, odd: bool) -> Sample:
     return Sample("dbn", {"x.dbn": header + body})
 
 
+def live(rng: np.random.Generator, odd: bool) -> Sample:
+    """A live recording: no schema stated, symbols told by mapping records among records of several types."""
+    version = int(pick(rng, (1, 3, 3)))
+    width, text_bytes = (22, 64) if version == 1 else (71, 304)
+    parts = []
+    for ident, name in ((7, "ESH4"), (9, pick(rng, NAMES) if odd else "NQH4")):
+        symbols = [name.encode()[:width].ljust(width, b"\0"), str(ident).encode().ljust(width, b"\0")]
+        body = b"".join(symbols) + b"\0" * 4 if version == 1 else b"\1" + symbols[0] + b"\0" + symbols[1]
+        body += struct.pack("<QQ", NOON_NS, pick(rng, (NOON_NS + DAY_NS, 2**64 - 1, 0)) if odd else 2**64 - 1)
+        parts.append(struct.pack("<BBHIQ", (16 + len(body)) // 4, 0x16, 1, ident, NOON_NS) + body)
+    for schema in rng.choice(["trades", "mbp-1", "mbp-10", "mbo", "ohlcv-1m", "bbo-1s", "status", "statistics", "imbalance"], 4):
+        _, rtype, size = SCHEMAS[schema]
+        size = _OLDER_BYTES.get((schema, version), size)
+        parts.append(records(schema, rtype, size, [7, 9], int(rng.integers(1, 8)), rng, odd))
+    system = struct.pack("<BBHIQ", (16 + text_bytes) // 4, int(pick(rng, (0x17, 0x15))), 0, 0, NOON_NS) + b"Heartbeat".ljust(
+        text_bytes, b"\0"
+    )
+    parts.insert(int(rng.integers(0, len(parts))), system)
+    header = metadata(version, 0xFFFF, {}, rng, odd and rng.random() < 0.3)
+    return Sample("dbn", {"live.dbn": header + b"".join(parts)})
+
+
 def metadata(version: int, schema: int, names: dict[int, str], rng: np.random.Generator, odd: bool) -> bytes:
     """Prefix and metadata of a DBN file that maps `names` on 2024-03-05; with `odd`, often one thing in it is an extreme."""
     what = rng.integers(0, 24) if odd else -1
