@@ -4,6 +4,7 @@ Each ends with 0, 1 or 2 and one line, never a traceback; what only reads change
 verified by its head.
 """
 
+import functools
 import json
 import shutil
 from collections.abc import Callable
@@ -21,12 +22,19 @@ DAMAGED_BEFORE = (OSError, ValueError, LookupError, TypeError, AttributeError, R
 """What a mutation meets in a file that an earlier one has damaged: it then does nothing."""
 
 
+@functools.cache
+def market(folder: Path) -> tuple[Path, Path]:
+    """A store of a synthetic day and a replay of it, made once a process: cases damage copies."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    store = synthetic_store(folder, events=3000)
+    return store, replayed(store, folder / "runs", minutes=3, lanes=2, segment_steps=16).run_dir
+
+
 def prepare(folder: Path) -> Callable[[np.random.Generator], str]:
     """A replay, one that was broken off with its steps in the journal, and a training's log; and what plays a case on one of them."""
-    shutil.rmtree(folder / "made", ignore_errors=True)
-    (folder / "made").mkdir(parents=True)
-    store = synthetic_store(folder / "made", events=3000)
-    replay = replayed(store, folder / "made/runs", minutes=3, lanes=2, segment_steps=16).run_dir
+    store, replay = market(folder.parent / "market")
+    shutil.rmtree(folder, ignore_errors=True)
     whole = folder / "made/runs/training"
     write_training(whole, 40)
     cut = folder / "made/runs/cut"

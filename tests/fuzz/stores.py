@@ -15,8 +15,8 @@ from sim.ingest import ingest
 from tests.fuzz.command import names_of, spoken
 from tests.fuzz.documents import bytes_damaged, changed, json_bytes, other_rows
 from tests.fuzz.mutate import pick
-from tests.fuzz.runs import DAMAGED_BEFORE, snapshot
-from tests.replays import MINUTE, replayed, synthetic_store
+from tests.fuzz.runs import DAMAGED_BEFORE, market, snapshot
+from tests.replays import MINUTE
 
 BARS = "time,open,high,low,close,volume\n2023-01-03 10:00,1,2,1,2,5\n2023-01-03 10:01,1,2,1,2,5\n"
 
@@ -24,10 +24,9 @@ BARS = "time,open,high,low,close,volume\n2023-01-03 10:00,1,2,1,2,5\n2023-01-03 
 def prepare(folder: Path) -> Callable[[np.random.Generator], str]:
     """A store of a synthetic day and of bars, a replay of it, a file to put in, and one outside that must stay."""
     made = folder / "made"
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir(parents=True)
-    store = synthetic_store(made, events=3000)
-    run = replayed(store, made / "runs", minutes=3, lanes=2).run_dir
+    shutil.rmtree(folder, ignore_errors=True)
+    played, run = market(folder.parent / "market")
+    store = shutil.copytree(played, made / "store")
     (made / "bars.csv").write_text(BARS)
     ingest(made / "bars.csv", store, instrument="BARS", schema="ohlcv-1m", timezone="UTC")
     (made / "more.csv").write_text(BARS.replace("2023", "2022"))
