@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.options import Store
-from cli.output import Json, columns, emit
+from cli.output import Json, columns, emit, progress
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 @group.callback()
 def store_group() -> None:
-    """See what a market store holds, or take a file out of it."""
+    """See what a market store holds, compact it, or take a file out of it."""
 
 
 @group.command("ls")
@@ -95,6 +95,33 @@ def rm(
     gone = remove_source(store, source, file)
     what = f"{counted(gone['rows'], 'row')} of {gone['schema']} of {', '.join(gone['instruments'])}"
     emit(gone, f"{gone['source']} (sha256 {gone['sha256']}) is out of {store}: {what}", as_json)
+
+
+@group.command("compact")
+def compact(
+    store: Store,
+    instrument: Annotated[str | None, typer.Option(help="Only this instrument.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """Merge each day's parts into one file.
+
+    For a store of many small files: a query then opens a file a day. No value, no hash and no source changes: runs still verify, and a
+    source file can still be taken out. It may be stopped at any moment and run again; others may read and ingest meanwhile.
+
+    \b
+    Examples:
+      sim store compact --store S
+      sim store compact --store S --instrument ESH4
+    """
+    from lob.units import counted
+    from sim.market import compact as merge
+
+    with progress("compact"):
+        done = merge(store, instrument)
+    days = done["days"]
+    files, before, after = (sum(day[name] for day in days) for name in ("files_before", "bytes_before", "bytes"))
+    said = f"{counted(files, 'file')} became {len(days):,}, one a day ({before / 1e6:.1f} MB, now {after / 1e6:.1f})"
+    emit(done, f"{store}: {said if days else 'every day lies in one file already'}", as_json)
 
 
 def _line(row: dict[str, Any]) -> tuple[str, ...]:

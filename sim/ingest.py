@@ -124,7 +124,8 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 def _all_or_none(store: str | os.PathLike, steps: list[Callable[[], dict[str, Any]]]) -> list[dict[str, Any]]:
     """The reports of several ingests; when one of them fails, those before it are taken out again."""
-    from store.catalog import remove_empty_store, remove_source
+    from store.catalog import remove_empty_store
+    from store.removal import remove_source
 
     is_new = not Path(store).exists()
     reports: list[dict[str, Any]] = []

@@ -36,6 +36,15 @@ def remove_source(store: Path, sha256: str | None = None, file: str | None = Non
     }
 
 
+def compact(store: Path, instrument: str | None = None) -> dict[str, Any]:
+    """Merges the parts of each day into one file (`store.compact.compact`), and says which days. Raises BadInput, NotFound."""
+    from dataclasses import asdict
+
+    from store.market import compact as merge
+
+    return {"store": str(store), "days": [asdict(day) for day in merge(store, instrument)]}
+
+
 def quality(store: Path, instrument: str | None = None, schema: str | None = None) -> list[dict[str, Any]]:
     """The quality report: one row per source file, instrument, schema and UTC date. Raises NotFound when nothing matches."""
     from store.market import quality_rows

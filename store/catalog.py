@@ -3,6 +3,7 @@
     store.json            format version
     catalog/<sha256>.json one record per ingested source file: its parts, spans and quality
     market/…              Parquet parts
+    merged/…              which parts lie together in one file (`store.merged`)
     staging/…             ingests and removals under way; what a killed one left is removed by the next
 
 A record appears by one rename after every part lies durably in its place, so a kill at any moment leaves all of a file or nothing.
@@ -16,9 +17,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lob.errors import BadInput, NotFound, StaleCache, TapeproofError, first_line, printable
+from lob.errors import BadInput, NotFound, StaleCache, TapeproofError, first_line
 from lob.units import format_time_ns
 from store.catalog_record import Part, SourceRecord, is_part_path, is_source_hash, record_from_json, record_to_json
+from store.merged import RETIRED, places_of, read_all_merged, sweep
 
 __all__ = ["Part", "SourceRecord"]
 
@@ -161,7 +163,9 @@ def clean(root: Path) -> None:
 
 
 def remove_leftovers(root: Path) -> None:
-    """Removes what killed ingests left: staging folders, and parts moved into place without a record. Call it under the lock."""
+    """Removes what killed ingests left, staging folders and parts moved into place without a record, and what compactions had to leave to
+    their readers. Call it under the lock."""
+    named: set[str] | None = None
     for folder in sorted((root / "staging").iterdir()):
         lock = folder / "lock"
         if lock.exists():
@@ -170,10 +174,22 @@ def remove_leftovers(root: Path) -> None:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     continue
+        if (folder / RETIRED).exists():
+            if named is None:
+                named = named_files(root)
+            sweep(root, folder, named.__contains__)
+            continue
         sha256, parts = _read_plan(folder / "plan.json")
         if parts and not (root / "catalog" / f"{sha256}.json").exists():
             remove_parts(root, parts)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def named_files(root: Path) -> set[str]:
+    """The files in which the parts of the store lie, and the parts' own."""
+    merged = places_of(read_all_merged(root))
+    own = {part.path for record in read_records(root) for part in record.parts if part.path not in merged}
+    return own | {place.path for place in merged.values()}
 
 
 def _read_plan(path: Path) -> tuple[str, list[str]]:
@@ -224,47 +240,6 @@ def commit(root: Path, folder: Path, record: SourceRecord, staged: dict[str, Pat
             remove_parts(root, list(staged))
             raise
     return None
-
-
-def remove_source(store: str | os.PathLike, sha256: str | None = None, name: str | None = None) -> SourceRecord:
-    """Takes one source file out of the store, by the first digits of its SHA-256 or by its name. Returns the record that was removed.
-
-    The record goes first, by one rename into a staging folder that names its parts: a kill before the rename leaves all of it, and what a
-    kill after it leaves is no longer seen and is removed by the next ingest or removal. Raises NotFound (none fits), BadInput (several fit,
-    or the store cannot be written), StaleCache.
-    """
-    root = check_store(store)
-    try:
-        for folder in _FOLDERS:
-            (root / folder).mkdir(exist_ok=True)
-        with store_lock(root):
-            remove_leftovers(root)
-            record = _only_record(root, sha256, name)
-            aside = root / "staging" / f"{os.getpid()}.{os.urandom(8).hex()}"
-            aside.mkdir()
-            paths = [part.path for part in record.parts]
-            write_durably(aside / "plan.json", json.dumps({"sha256": record.sha256, "parts": paths}))
-            os.rename(root / "catalog" / f"{record.sha256}.json", aside / "record.json")
-            sync_folder(root / "catalog")
-            remove_parts(root, paths)
-            shutil.rmtree(aside, ignore_errors=True)
-    except OSError as error:
-        raise store_fault(root, error) from None
-    return record
-
-
-def _only_record(root: Path, sha256: str | None, name: str | None) -> SourceRecord:
-    records = read_records(root)
-    if sha256 is not None:
-        asked, fitting = f"SHA-256 {sha256}…", [record for record in records if record.sha256.startswith(sha256.lower())]
-    else:
-        asked, fitting = f"name {name}", [record for record in records if record.name == printable(name or "")]
-    named = ", ".join(f"{record.name} ({record.sha256[:12]})" for record in (fitting or records)[:20])
-    if not fitting:
-        raise NotFound(f"{root}: no source file of {asked}; the store holds {named or 'nothing yet'}")
-    if len(fitting) > 1:
-        raise BadInput(f"{root}: {len(fitting)} source files of {asked}: {named}: name one by its SHA-256")
-    return fitting[0]
 
 
 def write_durably(path: Path, text: str, aside: Path | None = None) -> None:

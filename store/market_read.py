@@ -12,12 +12,14 @@ import numpy as np
 from lob.calendar import sessions
 from lob.errors import BadInput, NotFound
 from lob.instruments import REGISTRY, Instrument, resolve
-from lob.records import BAR_NS, SPARSE, has_receive_time
+from lob.records import BAR_NS, SPARSE
 from lob.units import format_time_ns
 from store.catalog import Part, SourceRecord, check_store, read_records
 from store.hashes import canonical_hash
 from store.holes import Holes, Span, find_holes
-from store.market_schema import ROW, arrow_schema, chunk_values, index_time, is_nullable, is_text, store_columns
+from store.market_schema import ROW, is_nullable, store_columns
+from store.merged import Held, read_held, reading
+from store.part_read import choose, read_chosen
 from store.quality import BOOK_GAP_NS
 
 
@@ -46,7 +48,11 @@ class MarketColumns:
 
 def list_parts(store: str | os.PathLike) -> list[Part]:
     """Every part of the store, by schema, instrument, source span and row. Raises NotFound, StaleCache, BadInput."""
-    records = read_records(check_store(store))
+    return in_order(read_records(check_store(store)))
+
+
+def in_order(records: list[SourceRecord]) -> list[Part]:
+    """The parts of records by schema, instrument, source span and row: the order in which their rows are read."""
     return [
         part for _, part in sorted(((_order(record, part), part) for record in records for part in record.parts), key=lambda pair: pair[0])
     ]
@@ -61,7 +67,8 @@ def summarize_store(store: str | os.PathLike, registry: Mapping[str, Instrument]
     """One row per instrument and schema: span, rows, dates, files, bytes, holes (`store.holes`), and the sums of its quality counts (None:
     could not be made), silences from one file to the next among its gaps. `registry` gives the calendar.
     """
-    records = read_records(check_store(store))
+    held_now = read_held(check_store(store), read_records)
+    records = held_now.records
     parts: dict[tuple[str, str], list[Part]] = defaultdict(list)
     sources: dict[tuple[str, str], list[str]] = defaultdict(list)
     quality: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
@@ -77,6 +84,7 @@ def summarize_store(store: str | os.PathLike, registry: Mapping[str, Instrument]
     rows = []
     for symbol, schema in sorted(parts):
         held = parts[symbol, schema]
+        files = {place.path: place.file_bytes for place in map(held_now.of, held)}
         row: dict[str, Any] = {
             "instrument": symbol,
             "schema": schema,
@@ -85,8 +93,8 @@ def summarize_store(store: str | os.PathLike, registry: Mapping[str, Instrument]
             "rows": sum(part.rows for part in held),
             "dates": len({part.date for part in held}),
             "sources": sorted(sources[symbol, schema]),
-            "parts": len(held),
-            "bytes": sum(part.bytes for part in held),
+            "parts": len(files),
+            "bytes": sum(files.values()),
         }
         found = _holes(symbol, schema, spans[symbol, schema], registry)
         row["holes"] = [{"start": format_time_ns(first), "end": format_time_ns(last), "ns": last - first} for first, last in found.holes]
@@ -142,28 +150,44 @@ def read_columns(
     root = check_store(store)
     if start_ns >= end_ns:
         raise BadInput(f"the range is empty: it starts at {format_time_ns(start_ns)} and ends at {format_time_ns(end_ns)}")
-    records = _holding(root, read_records(root), instrument, schema)
+    with reading(root):
+        return _read_held(root, read_held(root, read_records), instrument, schema, start_ns, end_ns, columns)
+
+
+def _read_held(
+    root: Path, held: Held, instrument: str, schema: str, start_ns: int, end_ns: int, columns: tuple[str, ...] | list[str] | None
+) -> MarketColumns:
+    records = _holding(root, held.records, instrument, schema)
     names = _known(schema, columns)
-    chosen = [_chosen_groups(root, record, instrument, start_ns, end_ns) for record in records]
-    room = sum(rows for groups in chosen for *_, rows in groups)
+    stretches = _stretches(held, records, instrument, start_ns, end_ns)
+    chosen = [
+        (stretch, batch)
+        for stretch in stretches
+        for batch in choose(root / stretch.path, schema, stretch.file_rows, stretch.first, stretch.end, (start_ns, end_ns))
+    ]
+    room = sum(batch.rows for _, batch in chosen)
     dtypes = store_columns(schema)
     arrays = {name: np.empty(room, dtypes[name]) for name in (*names, ROW)} | {"source": np.empty(room, np.int32)}
     undefined = {name: np.zeros(room, bool) for name in names if is_nullable(name)}
-    sources: list[str] = []
-    at = 0
-    for record, groups in zip(records, chosen, strict=True):
-        begin = at
-        for path, numbers, _ in groups:
-            at += _read_groups(path, numbers, schema, start_ns, end_ns, arrays, undefined, at)
-        if at > begin:
-            arrays["source"][begin:at] = len(sources)
-            sources.append(record.sha256)
-            _into_file_order(arrays, undefined, slice(begin, at))
+    at, of_record = 0, np.zeros(len(records), np.int64)
+    for stretch, batch in chosen:
+        inside = read_chosen(batch, schema, (start_ns, end_ns), arrays, undefined, at)
+        owners = stretch.owners(batch.first, batch.end)
+        owners = owners if isinstance(inside, int) else owners[inside]
+        arrays["source"][at : at + len(owners)] = owners
+        of_record += np.bincount(owners, minlength=len(records))
+        at += len(owners)
+    with_rows = np.flatnonzero(of_record)
+    sources = [records[i].sha256 for i in with_rows]
+    ends = np.cumsum(of_record)
+    for i in with_rows:
+        _into_file_order(arrays, undefined, slice(ends[i] - of_record[i], ends[i]))
     if not sources:
         spans = ", ".join(f"{format_time_ns(first)} to {format_time_ns(last)}" for first, last in _spans(records, instrument))
         asked = f"{format_time_ns(start_ns)} to {format_time_ns(end_ns)}"
         raise BadInput(f"{root}: {instrument} {schema} has no rows from {asked}; it has rows from {spans}")
     arrays = {name: values[:at] for name, values in arrays.items()}
+    arrays["source"] = np.searchsorted(with_rows, arrays["source"]).astype(np.int32)
     undefined = {name: mask[:at] for name, mask in undefined.items()}
     origin = {f"sha256_{i}": np.frombuffer(bytes.fromhex(sha256), np.uint8) for i, sha256 in enumerate(sources)}
     data_hash = canonical_hash(arrays | origin, undefined)
@@ -178,6 +202,41 @@ def _into_file_order(arrays: dict[str, np.ndarray], undefined: dict[str, np.ndar
         order = np.argsort(numbers, kind="stable")
         for values in (*arrays.values(), *undefined.values()):
             values[rows] = values[rows][order]
+
+
+@dataclass
+class _Stretch:
+    """Rows of one file that follow one another, of one or more parts; `ends` and `records` say up to which row they are of which record."""
+
+    path: str
+    file_rows: int
+    first: int
+    ends: list[int]
+    records: list[int]
+
+    @property
+    def end(self) -> int:
+        return self.ends[-1]
+
+    def owners(self, first: int, end: int) -> np.ndarray:
+        """int32[end - first]: the record of each row of [first, end)."""
+        bounds = np.clip([first, *self.ends], first, end)
+        return np.repeat(np.array(self.records, np.int32), np.diff(bounds))
+
+
+def _stretches(held: Held, records: list[SourceRecord], instrument: str, start_ns: int, end_ns: int) -> list[_Stretch]:
+    """Where the parts lie that may hold rows of the range, in the order of sources and rows."""
+    found: list[_Stretch] = []
+    for i, record in enumerate(records):
+        parts = [part for part in record.parts if part.instrument == instrument and part.start_ns < end_ns and part.end_ns >= start_ns]
+        for part in sorted(parts, key=lambda part: part.first_row):
+            place = held.of(part)
+            if found and (found[-1].path, found[-1].end) == (place.path, place.first):
+                found[-1].ends.append(place.first + place.rows)
+                found[-1].records.append(i)
+            else:
+                found.append(_Stretch(place.path, place.file_rows, place.first, [place.first + place.rows], [i]))
+    return found
 
 
 def _holding(root: Path, records: list[SourceRecord], instrument: str, schema: str) -> list[SourceRecord]:
@@ -211,115 +270,3 @@ def _known(schema: str, columns: tuple[str, ...] | list[str] | None) -> list[str
     if unknown:
         raise NotFound(f"{schema} has no column {unknown[0]}; it has {', '.join(known)}")
     return list(dict.fromkeys(columns)) if columns is not None else list(known)
-
-
-def _damaged(path: Path, error: Exception) -> BadInput:
-    reason = (str(error).splitlines() or ["unreadable"])[0]
-    return BadInput(f"{path}: the part cannot be read ({reason}): restore it or rebuild the store")
-
-
-def _chosen_groups(root: Path, record: SourceRecord, instrument: str, start_ns: int, end_ns: int) -> list[tuple[Path, list[int], int]]:
-    """(part, row groups that may hold rows of the range, their rows), in the order of the source."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    parts = [part for part in record.parts if part.instrument == instrument and part.start_ns < end_ns and part.end_ns >= start_ns]
-    chosen = []
-    for part in sorted(parts, key=lambda part: part.first_row):
-        path = root / part.path
-        try:
-            metadata = pq.read_metadata(path)
-            if metadata.num_rows != part.rows or index_time(part.schema) not in metadata.schema.names:
-                raise pa.ArrowInvalid(f"it holds {metadata.num_rows:,} rows, and not the {part.rows:,} that were put in")
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise _damaged(path, error) from None
-        groups = [g for g in range(metadata.num_row_groups) if _may_hold(metadata.row_group(g), part.schema, start_ns, end_ns)]
-        if groups:
-            chosen.append((path, groups, sum(metadata.row_group(g).num_rows for g in groups)))
-    return chosen
-
-
-def _read_groups(
-    path: Path,
-    groups: list[int],
-    schema: str,
-    start_ns: int,
-    end_ns: int,
-    arrays: dict[str, np.ndarray],
-    undefined: dict[str, np.ndarray],
-    at: int,
-) -> int:
-    """Writes the row groups' rows of the range into `arrays` and `undefined` from `at` on; returns how many they are."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    known = store_columns(schema)
-    wanted = [name for name in known if name in arrays or name in ("ts_event", "ts_recv")]
-    try:
-        file = pq.ParquetFile(path, read_dictionary=[name for name in known if is_text(schema, name)])
-        table = file.read_row_groups(groups, columns=wanted)
-        _check_columns(table, schema, wanted)
-        inside = _inside(table, schema, start_ns, end_ns)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise _damaged(path, error) from None
-    rows = table.num_rows if inside is None else int(inside.sum())
-    for name in wanted:
-        if name in arrays:
-            mask = undefined[name][at : at + rows] if name in undefined else None
-            _copy(table[name], known[name], inside, arrays[name][at : at + rows], mask)
-    return rows
-
-
-def _check_columns(table, schema: str, wanted: list[str]) -> None:
-    """Raises ArrowInvalid for a column that is not there, or not as a part's is: of another type, with nulls where none may be."""
-    import pyarrow as pa
-
-    if missing := set(wanted) - set(table.column_names):
-        raise pa.ArrowInvalid(f"column {min(missing)} is missing")
-    if len(set(table.column_names)) < len(table.column_names):
-        raise pa.ArrowInvalid("a column stands twice")
-    for name in wanted:
-        column, size = table[name], store_columns(schema)[name].itemsize
-        if is_text(schema, name):
-            alike = pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type)
-            texts = {text for chunk in column.chunks for text in chunk.dictionary.to_pylist()} if alike else set()
-            form = "latin-1" if size == 1 else "utf-8"
-            alike = alike and all(text is not None and len(text.encode(form)) <= size for text in texts)
-        else:
-            alike = column.type == arrow_schema(schema).field(name).type
-        if not alike or (column.null_count and not is_nullable(name)):
-            raise pa.ArrowInvalid(f"column {name} is not what the store writes")
-
-
-def _inside(table, schema: str, start_ns: int, end_ns: int) -> np.ndarray | None:
-    """Which rows lie in the range; None: all."""
-    times = {name: np.empty(table.num_rows, np.int64) for name in ("ts_event", index_time(schema))}
-    late = np.zeros(table.num_rows, bool)
-    for name, values in times.items():
-        _copy(table[name], np.dtype(np.int64), None, values, late if name == "ts_recv" else None)
-    index = np.where(late, times["ts_event"], times["ts_recv"]) if has_receive_time(schema) else times["ts_event"]
-    inside = (index >= start_ns) & (index < end_ns)
-    return None if inside.all() else inside
-
-
-def _copy(column, dtype: np.dtype, inside: np.ndarray | None, values: np.ndarray, mask: np.ndarray | None) -> None:
-    """Copies the rows `inside` of a column into `values`, and where they are undefined into `mask`."""
-    read = at = 0
-    for chunk in column.chunks:
-        found, absent = chunk_values(chunk, dtype)
-        if inside is not None:
-            pick = inside[read : read + len(chunk)]
-            found, absent = found[pick], None if absent is None else absent[pick]
-        values[at : at + len(found)] = found
-        if mask is not None and absent is not None:
-            mask[at : at + len(found)] = absent
-        read, at = read + len(chunk), at + len(found)
-
-
-def _may_hold(group, schema: str, start_ns: int, end_ns: int) -> bool:
-    """Whether a row group can hold rows of the range, by its statistics; undefined times make it uncertain."""
-    column = next(group.column(i) for i in range(group.num_columns) if group.column(i).path_in_schema == index_time(schema))
-    statistics = column.statistics
-    if statistics is None or not statistics.has_min_max or statistics.null_count or type(statistics.min) is not int:
-        return True
-    return statistics.min < end_ns and statistics.max >= start_ns

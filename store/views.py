@@ -6,15 +6,17 @@ taken, so any number of readers stand beside a writer. What may be asked is `sto
 """
 
 import os
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lob.errors import BadInput, DamagedLog, NotFound, first_line
 from lob.tables import Column, Table
-from store.catalog import check_store
-from store.market_read import list_parts, quality_rows
+from store.catalog import check_store, read_records
+from store.market_read import in_order, quality_rows
 from store.market_schema import store_columns
+from store.merged import hold_files, read_held
 from store.quality import COUNTERS
 from store.run_read import RunFiles, read_run
 from store.sql_guard import query
@@ -51,7 +53,9 @@ def connect(
     )
     allowed = []
     if store is not None:
-        allowed.append(_market_views(connection, check_store(store).resolve()))
+        root = check_store(store).resolve()
+        weakref.finalize(connection, hold_files(root))
+        allowed.append(_market_views(connection, root))
     if folders:
         _run_views(connection, [read_run(folder) for folder in folders])
         allowed += [folder / place for folder in folders for place in ("segments", "unhashed")]
@@ -108,10 +112,10 @@ def _market_views(connection: "duckdb.DuckDBPyConnection", root: Path) -> Path:
     import duckdb
 
     connection.execute("CREATE SCHEMA market")
-    files: dict[str, list[str]] = {}
-    parts = list_parts(root)
-    for part in parts:
-        files.setdefault(part.schema, []).append(_file(root / part.path))
+    files: dict[str, dict[str, None]] = {}
+    held = read_held(root, read_records)
+    for part in in_order(held.records):
+        files.setdefault(part.schema, {})[held.of(part).path] = None
     for folder in root.parts:
         key = folder.partition("=")[0] if "=" in folder else ""
         if files and key in {"schema", "instrument", "date", *(name for schema in files for name in store_columns(schema))}:
@@ -123,11 +127,12 @@ def _market_views(connection: "duckdb.DuckDBPyConnection", root: Path) -> Path:
             shown = _SIGNED.get(dtype.str[1:]) if name not in ("order_id", "raw_instrument_id") else None
             columns.append(f"CAST({_name(name)} AS {shown}) AS {_name(name)}" if shown else _name(name))
         types = "{'schema': VARCHAR, 'instrument': VARCHAR, 'date': DATE}"
-        source = f"read_parquet([{', '.join(paths)}], hive_partitioning = true, hive_types_autocast = false, hive_types = {types})"
+        named = ", ".join(_file(root / path) for path in paths)
+        source = f"read_parquet([{named}], hive_partitioning = true, hive_types_autocast = false, hive_types = {types})"
         try:
             connection.execute(f"CREATE VIEW market.{_name(schema.replace('-', '_'))} AS SELECT {', '.join(columns)} FROM {source}")
         except (duckdb.Error, UnicodeDecodeError) as error:
-            where = _damaged_part([root / part.path for part in parts if part.schema == schema])
+            where = _damaged_part([root / path for path in paths])
             raise BadInput(f"{where}: the part cannot be read ({first_line(error)}): restore it or rebuild the store") from None
     # A view over an Arrow table that is not ours to write: there is no table in this database that a statement could change.
     connection.register("__quality", _quality_table(quality_rows(root)))

@@ -14,7 +14,7 @@ REPO = Path(__file__).resolve().parent.parent
 GROUPS = {("export",), ("policy",), ("store",)}
 COMMANDS = {tuple(words.split()) for words in (
     "bench", "determinism", "doctor", "eval", "export tensorboard", "features", "ingest", "policy init", "replay", "seal", "sql",
-    "store ls", "store quality", "store rm", "synth", "train", "verdict", "verify", "watch",
+    "store compact", "store ls", "store quality", "store rm", "synth", "train", "verdict", "verify", "watch",
 )}  # fmt: skip
 HEAVY = ("torch", "numba", "duckdb", "pyarrow", "pydantic", "numpy", "zstandard", "rich")
 
