@@ -17,7 +17,7 @@ from store.catalog import read_records
 from store.hashes import canonical_hash
 from store.market import quality_rows, read_columns, remove_source, summarize_store
 from tests.fuzz.mutate import NAMES, bomb, bytes_changed, packed, pick, text_changed
-from tests.fuzz.samples import Sample, bars_csv, book_csv, dbn, live, lobster, real
+from tests.fuzz.samples import Sample, bars_csv, databento_csv, dbn, live, lobster, real
 from tests.market_files import tree
 
 MOST_LINE = 1500
@@ -58,7 +58,7 @@ def made(rng: np.random.Generator, found: list[Sample]) -> Sample:
     elif kind < 8:
         sample = dbn(rng, odd=rng.random() < 0.6) if rng.random() < 0.85 else live(rng, odd=rng.random() < 0.5)
     else:
-        sample = pick(rng, (bars_csv, bars_csv, book_csv, lobster))(rng)
+        sample = pick(rng, (bars_csv, bars_csv, databento_csv, databento_csv, lobster))(rng)
     files = dict(sample.files)
     if len(files) > 1 and rng.random() < 0.05:
         files = dict(reversed(files.items()))

@@ -6,6 +6,7 @@ A sample is the bytes of one file or two, their names, and the options to ingest
 import gzip
 import struct
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -96,7 +97,7 @@ def metadata(version: int, schema: int, names: dict[int, str], rng: np.random.Ge
     parts.append(number(12, len(names), 4))
     for ident, name in names.items():
         first = int(pick(rng, (0, 20240230, 99991231, 20240306, 19700101, 2**32 - 1))) if what == 13 else day
-        last = int(pick(rng, (0, 20240305, 20240304, 99991231, 2**31))) if what == 14 else day + 1
+        last = int(pick(rng, (0, 20240305, 20240304, 99991231, 2**31))) if what == 14 else 20250101
         shown = pick(rng, ("", "0", "-7", "７", "7" * 60, "x", str(ident + 1), "99999999999999999999")) if what == 15 else str(ident)
         parts += [text(name), number(16, 1, 4), struct.pack("<II", first, last), text(shown)]
     if what == 17:  # one id with two names on one day
@@ -132,11 +133,13 @@ def records(schema: str, rtype: int, size: int, ids: list[int], count: int, rng:
             body = struct.pack("<QqIBBccQiI", order, price, lots, flags, 0, action, b"N" if first else side, when + 5, 5, i)
         elif schema.startswith("ohlcv"):
             body = struct.pack("<qqqqQ", price, price + 250_000_000, price - 250_000_000, price, lots)
+        elif schema in ("definition", "statistics", "status", "imbalance"):
+            letters = bytes(range(256)) if odd else b"\0\0\0AZ1"
+            body = struct.pack("<Q", when + 5) + bytes(pick(rng, letters) for _ in range(size - 24))
         else:
             body = struct.pack("<qIccBBQiI", price, lots, pick(rng, (b"A", b"C", b"T", b"M")), side, flags, 0, when + 5, 5, i)
             for level in range((size - 48) // 32):
                 body += struct.pack("<qqIIII", price - level * 250_000_000, price + (level + 1) * 250_000_000, lots, lots, 1, 1)
-            body = (body + rng.integers(0, 256, max(0, size - 16 - len(body)), np.uint8).tobytes())[: size - 16]
         found.append(header + body)
     data = b"".join(found)
     if odd and schema in RECORDS and RECORDS[schema].itemsize == size and rng.random() < 0.7:
@@ -189,30 +192,29 @@ def bars_csv(rng: np.random.Generator) -> Sample:
     return Sample("csv", {"bars.csv": text.encode()}, stated)
 
 
-def book_csv(rng: np.random.Generator) -> Sample:
-    """Databento's MBP-10 CSV, prices decimal or in 1e-9, times ISO or in ns."""
-    fixed, iso = bool(rng.integers(2)), bool(rng.integers(2))
-    levels = [f"{side}_{what}_{i:02d}" for i in range(10) for side, what in _LEVEL_ORDER]
-    head = ["ts_recv", "ts_event", "rtype", "publisher_id", "instrument_id", "action", "side", "depth", "price", "size", "flags"]
-    head += ["ts_in_delta", "sequence", *levels, "symbol"]
-    rows = []
-    for i in range(int(rng.integers(1, 20))):
-        ns = NOON_NS + i * 10**9
-        when = f"2024-03-05T14:30:{i % 60:02d}.000000000Z" if iso else str(ns)
-        base = 19_200 + int(rng.integers(-4, 4))
+def databento_csv(rng: np.random.Generator) -> Sample:
+    """Databento's CSV of a schema, prices decimal or in 1e-9, times ISO or in ns; now and then its receive time was lost to `ts_event`."""
+    from lob.records import RECORDS
 
-        def price(ticks: int) -> str:
-            return str(ticks * 250_000_000) if fixed else f"{ticks * 0.25:.9f}"
+    schema = pick(rng, ("mbp-10", "mbp-10", "mbp-1", "tbbo", "trades", "mbo", "bbo-1s", "status", "statistics"))
+    _, rtype, size = SCHEMAS[schema]
+    table = np.frombuffer(records(schema, rtype, size, [7], int(rng.integers(1, 20)), rng, odd=False), RECORDS[schema])
+    names = [name for name in table.dtype.names or () if name != "length" and not name.startswith("_")]
+    fixed, iso, lost = bool(rng.integers(2)), bool(rng.integers(2)), rng.random() < 0.15
 
-        cells = [when, when, "10", "1", "7", pick(rng, "ACMT"), pick(rng, "ABN"), "0", price(base), "1", "128", "5", str(i)]
-        for level in range(10):
-            cells += [price(base - level), price(base + 1 + level), "3", "4", "1", "1"]
-        rows.append([*cells, "ESH4"])
+    def cell(name: str, value: Any) -> str:
+        if isinstance(value, bytes):
+            return value.decode("ascii", "ignore").strip("\0").strip() or "N"
+        if name in ("ts_event", "ts_recv", "ts_ref") and iso:
+            return str(np.datetime64(min(int(value), 2**62), "ns")) + "Z"
+        if not fixed and (name == "price" or "_px_" in name):
+            return f"{int(value) // 10**9}.{int(value) % 10**9:09d}"
+        return str(value)
+
+    head = [*("ts_event" if lost and name == "ts_recv" else name for name in names), "symbol"]
+    rows = [[*(cell(name, row["ts_event" if lost and name == "ts_recv" else name]) for name in names), "ESH4"] for row in table]
     text = "\n".join(",".join(row) for row in [head, *rows]) + "\n"
-    return Sample("csv", {"book.csv": text.encode()})
-
-
-_LEVEL_ORDER = (("bid", "px"), ("ask", "px"), ("bid", "sz"), ("ask", "sz"), ("bid", "ct"), ("ask", "ct"))
+    return Sample("csv", {"book.csv": text.encode()}, {"schema": "tbbo"} if schema == "tbbo" else {})
 
 
 def lobster(rng: np.random.Generator) -> Sample:
@@ -222,7 +224,7 @@ def lobster(rng: np.random.Generator) -> Sample:
     orders: dict[int, tuple[int, int, int]] = {}
     messages, shown = [], []
     for i in range(int(rng.integers(2, 60))):
-        when = f"{34200 + i}.{i:09d}".rstrip("0")
+        when = f"{34200 + i}.{i:09d}".rstrip("0").removesuffix(".")
         if not orders or rng.random() < 0.7:
             side = int(pick(rng, (-1, 1)))
             price = 1_000_000 - int(rng.integers(1, 6)) * 100 if side == 1 else 1_000_000 + int(rng.integers(1, 6)) * 100
