@@ -102,7 +102,7 @@ def _schema(stream: Stream, start: Start, names: tuple[str, ...], asked: str | N
     if found == "mbp-1" and asked == "tbbo":
         found = "tbbo"
     if found not in SCHEMAS:
-        what = f"schema {found}" if found else f"{cell!r} in line 2, {column_name(names, place)}"
+        what = f"schema {found}" if found else f"{cell[:40]!r} in line 2, {column_name(names, place)}"
         raise BadInput(f"{stream.path}: a Databento CSV of {what}; as CSV {', '.join(SCHEMAS)} and bars can be read: fetch it as DBN")
     return found
 

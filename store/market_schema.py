@@ -84,9 +84,13 @@ def records_to_columns(records: np.ndarray, schema: str, rows: np.ndarray) -> di
 
 
 def take_out_sentinels(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Times become int64, sentinels 0; returns the masks of the columns that have undefined rows. Changes `columns`."""
+    """Times become int64, sentinels 0, and texts NUL from their first NUL on, so that equal values are equal bytes; returns the masks of
+    the columns that have undefined rows. Changes `columns`."""
     undefined = {}
     for name, values in columns.items():
+        if values.dtype.kind == "S" and values.dtype.itemsize > 1:
+            letters = values.view(np.uint8).reshape(len(values), values.dtype.itemsize)
+            letters[np.logical_or.accumulate(letters == 0, axis=1)] = 0
         if not is_nullable(name):
             continue
         mask = values == (np.uint64(UNDEFINED_TIMESTAMP) if name in TIMES else UNDEFINED_PRICE)

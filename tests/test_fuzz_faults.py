@@ -7,16 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from lob.errors import BadInput, DamagedLog, TapeproofError, printable
+from lob.records import RECORDS
 from lob.units import exact_fraction, parse_duration_ns
 from sim.ingest import ingest
 from sim.sql import ask
 from sim.train_config import read_settings
 from sim.watch import standing
+from store.hashes import canonical_hash
 from store.manifest import parse_json
 from store.market import ingest_file, list_parts, quality_rows, read_columns, remove_source, summarize_store
 from store.run_check import verify_chain
@@ -298,6 +301,20 @@ def test_options_and_file_names_of_any_characters_leave_a_store_that_can_be_read
         done = subprocess.run([*command, "--timezone", "UTC", *form], capture_output=True, cwd=Path(__file__).parent.parent)
         assert done.returncode == 0 and b"b\\udcff" in done.stdout, done.stderr
     assert remove_source(tmp_path / "store", name=path.name).rows == 1
+
+
+def test_what_stands_behind_a_texts_nul_is_in_no_hash(tmp_path):
+    hashes = []
+    for number, behind in enumerate((b"\0\0", b"\0x", b"xx")):
+        records = np.zeros(1, RECORDS["definition"])
+        records["length"], records["rtype"], records["instrument_id"], records["ts_event"] = 130, 0x13, 7, T0
+        records.view("u1")[records.dtype.fields["asset"][1] :][:5] = list(b"ES\0" + behind)
+        ingest_file(write_raw(tmp_path / f"f{number}", records), tmp_path / f"S{number}", open_source=raw("definition"))
+        (part,) = list_parts(tmp_path / f"S{number}")
+        found = read_columns(tmp_path / f"S{number}", "ESH4", "definition", 0, 2**62)
+        hashes.append((part.content_hash, canonical_hash(found.arrays | {"row": found.row}, found.undefined)))
+        assert found.arrays["asset"].tolist() == [b"ES"]
+    assert len({one for pair in hashes for one in pair}) == 1
 
 
 def test_rows_that_go_back_over_midnight_are_read_in_the_order_of_their_file(tmp_path):
