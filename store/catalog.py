@@ -9,12 +9,13 @@
 A record appears by one rename after every part lies durably in its place, so a kill at any moment leaves all of a file or nothing.
 """
 
+import errno
 import fcntl
 import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from lob.errors import BadInput, NotFound, StaleCache, TapeproofError, first_line
@@ -27,6 +28,7 @@ __all__ = ["Part", "SourceRecord"]
 STORE_VERSION = 1
 _FORMAT = "tapeproof market store"
 _FOLDERS = ("staging", "catalog", "market")
+_ATTEMPTS = 100
 
 
 def check_store(store: str | os.PathLike) -> Path:
@@ -56,26 +58,54 @@ def check_store(store: str | os.PathLike) -> Path:
 def ensure_store(store: str | os.PathLike) -> tuple[Path, bool]:
     """(folder of the store, whether it was made just now). Raises BadInput when it cannot be written."""
     root = Path(store)
+    for attempt in range(_ATTEMPTS):
+        try:
+            is_new = _make_head(root)
+            check_store(root)
+            for folder in _FOLDERS:
+                (root / folder).mkdir(exist_ok=True)
+            return root, is_new
+        except (FileNotFoundError, NotFound) as error:
+            # Another ingest, from which nothing came, has just taken the empty store away.
+            if attempt == _ATTEMPTS - 1:
+                raise store_fault(root, error) if isinstance(error, OSError) else error from None
+        except OSError as error:
+            raise store_fault(root, error) from None
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _make_head(root: Path) -> bool:
+    """Writes `store.json` where there is none; never over one, whose lock another may hold. Returns whether it was made here."""
+    head = root / "store.json"
+    if head.exists():
+        return False
+    root.mkdir(parents=True, exist_ok=True)
+    aside = root / f".store.json.{os.getpid()}.{os.urandom(8).hex()}"
+    write_durably(aside, json.dumps({"format": _FORMAT, "version": STORE_VERSION}) + "\n")
     try:
-        is_new = not (root / "store.json").exists()
-        if is_new:
-            root.mkdir(parents=True, exist_ok=True)
-            write_durably(root / "store.json", json.dumps({"format": _FORMAT, "version": STORE_VERSION}) + "\n")
-        check_store(root)
-        for folder in _FOLDERS:
-            (root / folder).mkdir(exist_ok=True)
+        os.link(aside, head)
+    except FileExistsError:
+        return False
     except OSError as error:
-        raise store_fault(root, error) from None
-    return root, is_new
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        os.replace(aside, head)  # a file system without links
+    finally:
+        aside.unlink(missing_ok=True)
+    sync_folder(root)
+    return True
 
 
 def remove_empty_store(root: Path) -> None:
     """Undoes `ensure_store` when nothing came of it; a store that another ingest has begun to use stays."""
     try:
-        for folder in _FOLDERS:
-            (root / folder).rmdir()
-        (root / "store.json").unlink()
-        root.rmdir()
+        with store_lock(root):
+            if any(any((root / folder).iterdir()) for folder in _FOLDERS):
+                return
+            for folder in _FOLDERS:
+                (root / folder).rmdir()
+            (root / "store.json").unlink()
+            root.rmdir()
     except OSError:
         return
 
@@ -131,15 +161,23 @@ def refuse_overlap(records: list[SourceRecord], name: str, schema: str, spans: l
 @contextmanager
 def store_lock(root: Path) -> Iterator[None]:
     """Held for the moments in which the store changes; others wait."""
-    with open(root / "store.json", "rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    while True:
+        with open(root / "store.json", "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # Who held it before may have taken the empty store away, or another have made it anew: then this lock locks nothing.
+            if not os.path.samestat(os.fstat(file.fileno()), os.stat(root / "store.json")):
+                continue
+            yield
+            return
 
 
 @contextmanager
 def staging(root: Path) -> Iterator[Path]:
-    """A folder of this ingest alone, gone afterwards. What a killed ingest left is removed first."""
-    with store_lock(root):
+    """A folder of this ingest alone, gone afterwards. What a killed ingest left is removed first.
+
+    A store that another ingest, from which nothing came, has taken away meanwhile is made again.
+    """
+    with _lock_of_made(root):
         remove_leftovers(root)
         folder = root / "staging" / f"{os.getpid()}.{os.urandom(8).hex()}"
         folder.mkdir()
@@ -151,6 +189,22 @@ def staging(root: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         alive.close()
+
+
+@contextmanager
+def _lock_of_made(root: Path) -> Iterator[None]:
+    """`store_lock`, of a store that is made where it is not."""
+    with ExitStack() as stack:
+        while True:
+            ensure_store(root)
+            try:
+                stack.enter_context(store_lock(root))
+            except FileNotFoundError:
+                continue
+            if all((root / folder).is_dir() for folder in _FOLDERS):
+                break
+            stack.close()
+        yield
 
 
 def clean(root: Path) -> None:
@@ -169,11 +223,11 @@ def remove_leftovers(root: Path) -> None:
     for folder in sorted((root / "staging").iterdir()):
         lock = folder / "lock"
         if lock.exists():
-            with open(lock, "rb") as file:
-                try:
+            try:
+                with open(lock, "rb") as file:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
+            except (BlockingIOError, FileNotFoundError):
+                continue  # it lives, or has just ended and clears up behind itself
         if (folder / RETIRED).exists():
             if named is None:
                 named = named_files(root)
@@ -244,7 +298,7 @@ def commit(root: Path, folder: Path, record: SourceRecord, staged: dict[str, Pat
 
 def write_durably(path: Path, text: str, aside: Path | None = None) -> None:
     """Writes aside, fsyncs, renames, fsyncs the folder."""
-    aside = aside or path.with_name(f".{path.name}.{os.getpid()}")
+    aside = aside or path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(8).hex()}")
     try:
         with open(aside, "w", encoding="utf-8") as file:
             file.write(text)
