@@ -112,8 +112,15 @@ def existing(connection: "duckdb.DuckDBPyConnection") -> dict[str, list[str]]:
     return views
 
 
+MEMORY_LIMIT = "1GB"
+"""What a question may hold beside the answer. A scan holds row groups and what it adds up, whatever the range, and never comes near it;
+sorts and joins of many rows do, and are refused: DuckDB's own limit, four fifths of the machine, would take what others run on."""
+
+
 def explain_error(connection: "duckdb.DuckDBPyConnection", sql: str, message: str) -> TapeproofError:
     """One line for a DuckDB error: with what exists when a name does not."""
+    if message.startswith("Out of Memory"):
+        return BadInput(f"SQL: this needs more than {MEMORY_LIMIT} of memory: ask about fewer rows or columns, or add them up first")
     views = existing(connection)
     if match := re.search(r"Table with name \"?(.+?)\"? does not exist", message):
         asked = match[1]

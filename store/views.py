@@ -19,7 +19,7 @@ from store.market_schema import store_columns
 from store.merged import hold_files, read_held
 from store.quality import COUNTERS
 from store.run_read import RunFiles, read_run
-from store.sql_guard import query
+from store.sql_guard import MEMORY_LIMIT, query
 
 if TYPE_CHECKING:
     import duckdb
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["connect", "find_runs", "query"]
 
 MANIFEST = "manifest.json"
+MOST_THREADS = 8
+"""Each holds a row group of every column it reads, 24 MB of MBP-10: more threads would spend the limit, and a disk feeds no more."""
 _SIGNED = {"u1": "SMALLINT", "u2": "INTEGER", "u4": "BIGINT", "u8": "BIGINT"}
 """Unsigned store columns as SQL shows them: wide enough, and signed, for DuckDB refuses `bid_sz_00 - ask_sz_00` < 0 of unsigned ones."""
 
@@ -49,6 +51,8 @@ def connect(
             "autoload_known_extensions": "false",
             "python_enable_replacements": "false",
             "temp_directory": "",
+            "memory_limit": MEMORY_LIMIT,
+            "threads": str(min(MOST_THREADS, os.cpu_count() or 1)),
         },
     )
     allowed = []

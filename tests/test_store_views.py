@@ -264,6 +264,11 @@ def test_a_wrong_name_gives_one_line_with_the_names_that_exist(place, sql, line)
     assert "\n" not in str(caught.value)
 
 
+def test_a_question_that_would_take_the_machines_memory_is_refused_in_one_line(place):
+    with pytest.raises(BadInput, match=r"^SQL: this needs more than 1GB of memory: ask about fewer rows or columns, or add them up first$"):
+        answer("select list(range order by hash(range)) from range(40000000)", place[0])
+
+
 def test_answers_are_strict_json_with_exact_numbers(place):
     _, _, _, runs, _ = place
     found = ask(
