@@ -17,7 +17,7 @@ SHOWN = (
 )  # fmt: skip
 """The quality counts that the listing names when they are not 0; `sim store quality` has all of them."""
 
-TITLE = ("instrument", "schema", "date", "source", "source_sha256", "start_ns", "end_ns")
+TITLE = ("instrument", "schema", "date", "session_id", "source", "source_sha256", "start_ns", "end_ns")
 LS_HEAD = ("instrument", "schema", "first", "last", "rows", "dates", "MB", "holes", "quality")
 
 
@@ -58,7 +58,7 @@ def quality(
 ) -> None:
     """Show the quality report of each ingest.
 
-    Counts for each source file, instrument and UTC date: gaps, crossed and locked books by class, rows out of order,
+    Counts for each source file, instrument, UTC date and session: gaps, crossed and locked books by class, rows out of order,
     undefined and off-tick prices, rows outside the session. A count that cannot be made is null, with its reason.
 
     \b
@@ -151,4 +151,5 @@ def odd(counts: dict[str, Any]) -> str:
 def block(row: dict[str, Any]) -> str:
     """One report as text, its zeros left out."""
     counts = [(name, f"{value:,}" if isinstance(value, int) else str(value)) for name, value in row.items() if value and name not in TITLE]
-    return f"{row['instrument']} {row['schema']} {row['date']}  ({row['source']})\n{columns(counts, indent='  ')}"
+    session = f" session {row['session_id']}" if row.get("session_id") else ""
+    return f"{row['instrument']} {row['schema']} {row['date']}{session}  ({row['source']})\n{columns(counts, indent='  ')}"

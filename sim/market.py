@@ -46,7 +46,7 @@ def compact(store: Path, instrument: str | None = None) -> dict[str, Any]:
 
 
 def quality(store: Path, instrument: str | None = None, schema: str | None = None) -> list[dict[str, Any]]:
-    """The quality report: one row per source file, instrument, schema and UTC date. Raises NotFound when nothing matches."""
+    """The quality report: one row per source file, instrument, schema, UTC date and session. Raises NotFound when nothing matches."""
     from store.market import quality_rows
 
     rows = quality_rows(store)

@@ -354,9 +354,8 @@ def _cover(quality: InstrumentQuality, symbol: str, registry: Mapping[str, Instr
     from lob.calendar import sessions
 
     covered = (min(start_ns, quality.covered[0]) - 4 * _DAY_NS, max(end_ns, quality.covered[1]) + 32 * _DAY_NS)
-    found = sessions(resolve(symbol, registry).calendar, *covered)
+    quality.sessions = sessions(resolve(symbol, registry).calendar, *covered)
     quality.covered = covered
-    quality.sessions = (found.open_ns, found.close_ns)
     quality.carried[CURSOR] = 0
 
 

@@ -48,7 +48,7 @@ def _warnings(record: SourceRecord, path: str) -> list[str]:
     lines = []
     for symbol, _, _ in record.spans:
         days = [row for row in record.quality if row["instrument"] == symbol]
-        total = {name: sum(row[name] or 0 for row in days) for name in COUNTERS}
+        total = {name: sum(row.get(name) or 0 for row in days) for name in COUNTERS}  # a record may be older than a count
         bars = record.schema in BAR_NS
         found = []
         if bars and total["outside_session"]:

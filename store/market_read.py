@@ -22,6 +22,8 @@ from store.merged import Held, read_held, reading
 from store.part_read import choose, read_chosen
 from store.quality import BOOK_GAP_NS
 
+_EXTREMES = {"longest_gap_ns": max, "traded_low_e9": min, "traded_high_e9": max}
+
 
 @dataclass(frozen=True)
 class MarketColumns:
@@ -80,7 +82,8 @@ def summarize_store(store: str | os.PathLike, registry: Mapping[str, Instrument]
             parts[part.instrument, part.schema].append(part)
         for day in record.quality:
             quality[day["instrument"], record.schema].append(day)
-            spans[day["instrument"], record.schema].append(Span(day["start_ns"], day["end_ns"], record.sha256))
+        for (symbol, _), (start_ns, end_ns) in _dates(record).items():
+            spans[symbol, record.schema].append(Span(start_ns, end_ns, record.sha256))
     rows = []
     for symbol, schema in sorted(parts):
         held = parts[symbol, schema]
@@ -119,25 +122,36 @@ def _holes(symbol: str, schema: str, spans: list[Span], registry: Mapping[str, I
     return find_holes(spans, known, BAR_NS.get(schema, BOOK_GAP_NS))
 
 
+def _dates(record: SourceRecord) -> dict[tuple[str, str], tuple[int, int]]:
+    """(instrument, UTC date) -> (first, last) index time over the sessions of the date."""
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for day in record.quality:
+        key = day["instrument"], day["date"]
+        start_ns, end_ns = found.get(key, (day["start_ns"], day["end_ns"]))
+        found[key] = min(start_ns, day["start_ns"]), max(end_ns, day["end_ns"])
+    return found
+
+
 def _total(days: list[dict[str, Any]]) -> dict[str, Any]:
-    """Sums over dates (the longest gap: its maximum); a count that is None on every date stays None."""
+    """Sums over dates and sessions (of the longest gap and prices: the extreme); a count that is None on all of them stays None."""
     total: dict[str, Any] = {}
-    for name in days[0]:
-        if name in ("instrument", "schema", "date", "start_ns", "end_ns", "rows"):
+    for name in dict.fromkeys(name for day in days for name in day):
+        if name in ("instrument", "schema", "date", "session_id", "start_ns", "end_ns", "rows"):
             continue
         values = [day[name] for day in days if day.get(name) is not None]  # a record may be older than a count
         if name.endswith("_reason"):
             total[name] = values[0] if values else None
         else:
-            total[name] = (max(values) if name == "longest_gap_ns" else sum(values)) if values else None
+            total[name] = _EXTREMES.get(name, sum)(values) if values else None
     return total
 
 
 def quality_rows(store: str | os.PathLike) -> list[dict[str, Any]]:
-    """The quality report: one row per source file, instrument, schema and UTC date."""
+    """The quality report: one row per source file, instrument, schema, UTC date and session (`session_id`: its trade date yyyymmdd;
+    None outside every session, and in a record that is older than they are)."""
     records = read_records(check_store(store))
     rows = [{"source": record.name, "source_sha256": record.sha256} | row for record in records for row in record.quality]
-    return sorted(rows, key=lambda row: (row["schema"], row["instrument"], row["date"], row["source_sha256"]))
+    return sorted(rows, key=lambda row: (row["schema"], row["instrument"], row["date"], row.get("session_id") or 0, row["source_sha256"]))
 
 
 def read_columns(

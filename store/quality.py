@@ -1,4 +1,6 @@
-"""The quality report of an ingest: what is odd in the data, counted per instrument and UTC date while it streams by. It changes nothing.
+"""The quality report of an ingest: what is odd in the data, counted per instrument, UTC date and trading session while it streams by.
+It changes nothing. A session that goes over midnight UTC has a line on either date (the parts of a store are cut by date), and rows outside
+every session have lines of their own: the lines of a session, or of a date, add up.
 
 A crossed or locked book is put in the first class that fits: *pre-open* (outside every session of the instrument's calendar), *mid-event*
 (the record does not end its event: no F_LAST), else a *data fault*.
@@ -10,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from lob.calendar import Sessions, session_of
 from lob.jit import kernel_cpu
 from lob.records import BAR_NS, F_BAD_TS_RECV, F_LAST, F_MAYBE_BAD_BOOK, F_SNAPSHOT, RECORDS, SPARSE, TRADE
 from lob.units import UNDEFINED_PRICE, UNDEFINED_TIMESTAMP
@@ -21,15 +24,20 @@ COUNTERS = (
     "rows", "gaps", "longest_gap_ns", "out_of_order_recv", "out_of_order_event", "undefined_prices", "undefined_times", "off_tick_prices",
     "off_tick_rows", "crossed_pre_open", "crossed_mid_event", "crossed_fault", "locked_pre_open", "locked_mid_event", "locked_fault",
     "one_sided_books", "empty_books", "bad_ts_recv", "maybe_bad_book", "snapshots", "outside_session", "trades", "traded_lots",
-    "inconsistent_bars", "unknown_orders", "duplicate_orders", "oversized_cancels", "bad_messages", "book_mismatches", "unfounded_books",
+    "duplicate_rows", "inconsistent_bars", "unknown_orders", "duplicate_orders", "oversized_cancels", "bad_messages", "book_mismatches",
+    "unfounded_books",
 )  # fmt: skip
 """What is counted, in the kernels' order; the last six where a book is built, by the builder."""
 BUILT = COUNTERS[COUNTERS.index("inconsistent_bars") + 1 :]
+TRADED = ("traded_low_e9", "traded_high_e9")
+"""Least and greatest price of the trades (of bars: their lows and highs), in 1e-9; None where none is known."""
+OUTSIDE = -1
+"""Stands for no session: rows outside all of them, or of an instrument whose hours are not known."""
 
 (
     _ROWS, _GAPS, _LONGEST_GAP, _RECV_ORDER, _EVENT_ORDER, _UNDEFINED_PRICES, _UNDEFINED_TIMES, _OFF_TICK_PRICES, _OFF_TICK_ROWS,
     _CROSSED, _CROSSED_MID, _CROSSED_FAULT, _LOCKED, _LOCKED_MID, _LOCKED_FAULT, _ONE_SIDED, _EMPTY, _BAD_RECV, _BAD_BOOK, _SNAPSHOTS,
-    _OUTSIDE, _TRADES, _TRADED, _INCONSISTENT,
+    _OUTSIDE, _TRADES, _TRADED, _DUPLICATE, _INCONSISTENT,
 ) = range(len(COUNTERS) - len(BUILT))  # fmt: skip
 # What is carried from batch to batch of one instrument.
 _MAX_RECV, _MAX_EVENT, _LAST_INDEX, _LAST_SESSION, CURSOR = range(5)
@@ -41,16 +49,21 @@ _TRADE_ACTION = ord("T")
 
 @dataclass
 class InstrumentQuality:
-    """Running counts of one instrument of one source: `days` maps the UTC date to its counters and (first, last) index time."""
+    """Running counts of one instrument of one source, by (UTC date, trade date yyyymmdd of the session or OUTSIDE).
+
+    `days` has the counters, `spans` the (first, last) index time, `traded` the (least, greatest) price traded.
+    """
 
     instrument: str
     schema: str
     tick_e9: int | None
     off_tick_reason: str | None
-    sessions: tuple[np.ndarray, np.ndarray] | None
+    sessions: Sessions | None
     session_reason: str | None
-    days: dict[str, np.ndarray] = field(default_factory=dict)
-    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    days: dict[tuple[str, int], np.ndarray] = field(default_factory=dict)
+    spans: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    traded: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    last_row: bytes = b""
     is_built: bool = False  # whether a builder of books has counted its faults
     covered: tuple[int, int] = (2**62, -(2**62))  # the times for which `sessions` is known
     carried: np.ndarray = field(default_factory=lambda: np.array([_NEVER, _NEVER, _NEVER, _NEVER, 0], np.int64))
@@ -60,33 +73,92 @@ def add_faults(quality: InstrumentQuality, date: str, counts: Mapping[str, int])
     """Adds what a builder of books counted (names of BUILT) on a date; where that has no row, to the last date before it that has, else
     to the first."""
     quality.is_built = True
-    earlier = [day for day in quality.days if day <= date]
+    earlier = [day for day in quality.days if day[0] <= date]
     line = quality.days[max(earlier) if earlier else min(quality.days)]
     for name, count in counts.items():
         line[COUNTERS.index(name)] += count
 
 
 def add_batch(quality: InstrumentQuality, date: str, records: np.ndarray, index_ns: np.ndarray) -> None:
-    """Counts a batch of one instrument and date. `index_ns` int64[n]: the time that dates each row."""
-    counts = quality.days.setdefault(date, np.zeros(len(COUNTERS), np.int64))
-    first, last = int(index_ns.min()), int(index_ns.max())
-    known = quality.spans.get(date, (first, last))
-    quality.spans[date] = (min(first, known[0]), max(last, known[1]))
+    """Counts a batch of one instrument and date into its sessions. `index_ns` int64[n]: the time that dates each row."""
+    held, place = _places(quality, index_ns)
+    table = np.zeros((len(held), len(COUNTERS)), np.int64)
+    for at, session in enumerate(held):
+        _widen(quality.spans, (date, session), index_ns if len(held) == 1 else index_ns[place == at])
     if quality.schema in SPARSE:
-        _count_facts(records, counts, quality.carried)
-        return
+        _count_facts(records, table[0], quality.carried)
+    else:
+        _count_duplicates(quality, records, place, table)
+        _note_traded(quality, date, held, place, records)
+        _count_rows(quality, records, place, table)
+    for at, session in enumerate(held):
+        quality.days.setdefault((date, session), np.zeros(len(COUNTERS), np.int64))
+        longest = max(quality.days[date, session][_LONGEST_GAP], table[at, _LONGEST_GAP])
+        quality.days[date, session] += table[at]
+        quality.days[date, session][_LONGEST_GAP] = longest
+
+
+def _places(quality: InstrumentQuality, index_ns: np.ndarray) -> tuple[list[int], np.ndarray]:
+    """(sessions of a batch, int64[n] which of them each row is in)."""
+    found = np.full(1, OUTSIDE, np.int32)
+    if quality.sessions is not None:
+        found = session_of(quality.sessions, np.array([index_ns.min(), index_ns.max()]))
+        if found[0] != found[1] or found[0] == OUTSIDE:  # two times outside may have a session between them
+            held, place = np.unique(session_of(quality.sessions, index_ns), return_inverse=True)
+            return held.tolist(), place.astype(np.int64)
+    return [int(found[0])], np.zeros(len(index_ns), np.int64)
+
+
+def _widen(ranges: dict[tuple[str, int], tuple[int, int]], key: tuple[str, int], values: np.ndarray) -> None:
+    low, high = int(values.min()), int(values.max())
+    known = ranges.get(key, (low, high))
+    ranges[key] = (min(low, known[0]), max(high, known[1]))
+
+
+def _count_duplicates(quality: InstrumentQuality, records: np.ndarray, place: np.ndarray, table: np.ndarray) -> None:
+    """Rows that equal the row before them in every byte."""
+    rows = np.require(records, requirements=["C"]).view(np.uint8).reshape(len(records), -1)
+    again = np.empty(len(rows), bool)
+    again[0] = rows[0].tobytes() == quality.last_row
+    # Few rows repeat the time of the row before them: only of those every byte is looked at.
+    times = records["ts_event"]
+    again[1:] = times[1:] == times[:-1]
+    near = np.flatnonzero(again[1:]) + 1
+    again[near] = (rows[near] == rows[near - 1]).all(axis=1)
+    np.add.at(table[:, _DUPLICATE], place[again], 1)
+    quality.last_row = rows[-1].tobytes()
+
+
+def _note_traded(quality: InstrumentQuality, date: str, held: list[int], place: np.ndarray, records: np.ndarray) -> None:
+    if quality.schema in BAR_NS:
+        columns = [records["low"], records["high"]]
+    elif quality.schema.startswith("bbo"):
+        columns = [records["price"]]
+    else:
+        chosen = np.flatnonzero(records["action"].view(np.uint8) == _TRADE_ACTION)
+        columns, place = [records["price"][chosen]], place[chosen]
+    for prices in columns:
+        known = prices != UNDEFINED_PRICE
+        for at, session in enumerate(held):
+            mine = prices[known & (place == at)]
+            if len(mine):
+                _widen(quality.traded, (date, session), mine)
+
+
+def _count_rows(quality: InstrumentQuality, records: np.ndarray, place: np.ndarray, table: np.ndarray) -> None:
     if quality.schema == "mbo":
         records = _as_trades(records)
     words = np.require(records, requirements=["C", "A"]).view(np.int64).reshape(len(records), -1)
     if not words.flags.aligned:
         words = words.copy()
-    opens, closes = quality.sessions if quality.sessions is not None else (np.empty(0, np.int64), np.empty(0, np.int64))
-    known_sessions, tick = quality.sessions is not None, quality.tick_e9 or 0
+    known, tick = quality.sessions is not None, quality.tick_e9 or 0
+    none = np.empty(0, np.int64)
+    opens, closes = (quality.sessions.open_ns, quality.sessions.close_ns) if quality.sessions is not None else (none, none)
     if quality.schema in BAR_NS:
-        _count_bars(words, tick, opens, closes, known_sessions, BAR_NS[quality.schema], counts, quality.carried)
+        _count_bars(words, tick, opens, closes, known, BAR_NS[quality.schema], place, table, quality.carried)
     else:
         levels = (records.dtype.itemsize - TRADE.itemsize) // 32
-        _count_book(words, levels, tick, opens, closes, known_sessions, BOOK_GAP_NS, counts, quality.carried)
+        _count_book(words, levels, tick, opens, closes, known, BOOK_GAP_NS, place, table, quality.carried)
 
 
 def _count_facts(records: np.ndarray, counts: np.ndarray, carried: np.ndarray) -> None:
@@ -140,13 +212,14 @@ def _count_time(index, session, opens, known_sessions, gap_ns, counts, carried):
 
 
 @kernel_cpu
-def _count_book(words, levels, tick, opens, closes, known_sessions, gap_ns, counts, carried):
+def _count_book(words, levels, tick, opens, closes, known_sessions, gap_ns, place, table, carried):
     """Records of trades, mbp-1 and mbp-10, as 64-bit words: header, ts_event, price, size|action|side|flags|depth, ts_recv, delta|sequence,
     then per level bid price, ask price, sizes, counts."""
     cursor = carried[CURSOR]
     checked = np.zeros(2 * levels + 1, np.int64)  # a price that repeats the one that stood there is not divided again
     checked_off = np.zeros(2 * levels + 1, np.int64)
     for i in range(words.shape[0]):
+        counts = table[place[i]]
         counts[_ROWS] += 1
         event, recv, packed = words[i, 1], words[i, 4], words[i, 3]
         counts[_UNDEFINED_TIMES] += (event == _NO_TIME) + (recv == _NO_TIME)
@@ -194,10 +267,11 @@ def _count_book(words, levels, tick, opens, closes, known_sessions, gap_ns, coun
 
 
 @kernel_cpu
-def _count_bars(words, tick, opens, closes, known_sessions, bar_ns, counts, carried):
+def _count_bars(words, tick, opens, closes, known_sessions, bar_ns, place, table, carried):
     """OHLCV records as 64-bit words: header, ts_event, open, high, low, close, volume."""
     cursor = carried[CURSOR]
     for i in range(words.shape[0]):
+        counts = table[place[i]]
         counts[_ROWS] += 1
         event = words[i, 1]
         counts[_EVENT_ORDER] += event < carried[_MAX_EVENT]
@@ -221,7 +295,7 @@ def _count_bars(words, tick, opens, closes, known_sessions, bar_ns, counts, carr
 
 
 def report(quality: InstrumentQuality) -> list[dict[str, Any]]:
-    """One row per date. A count that cannot be made for the schema or the instrument is None, with the reason beside it if it needs one."""
+    """One row per date and session. A count that cannot be made is None, with the reason beside it if it needs one."""
     bars = quality.schema in BAR_NS
     book = "bid_px_00" in (RECORDS[quality.schema].names or ())
     absent: set[str] = set()
@@ -242,13 +316,16 @@ def report(quality: InstrumentQuality) -> list[dict[str, Any]]:
     if quality.sessions is None:
         absent |= {"outside_session", "crossed_pre_open", "locked_pre_open"}
     rows = []
-    for date in sorted(quality.days):
-        counts = dict(zip(COUNTERS, quality.days[date].tolist(), strict=True))
+    for key in sorted(quality.days):
+        date, session = key
+        counts = dict(zip(COUNTERS, quality.days[key].tolist(), strict=True))
         row: dict[str, Any] = {"instrument": quality.instrument, "schema": quality.schema, "date": date}
-        row |= {"start_ns": quality.spans[date][0], "end_ns": quality.spans[date][1]}
+        row |= {"session_id": None if session == OUTSIDE else session}
+        row |= {"start_ns": quality.spans[key][0], "end_ns": quality.spans[key][1]}
         for kind in ("crossed", "locked"):
             row[kind] = sum(counts[name] for name in COUNTERS if name.startswith(kind)) if book else None
         row |= {name: None if name in absent else counts[name] for name in COUNTERS}
+        row |= dict(zip(TRADED, quality.traded.get(key, (None, None)), strict=True))
         row |= {"off_tick_reason": quality.off_tick_reason, "session_reason": quality.session_reason}
         rows.append(row)
     return rows

@@ -17,7 +17,7 @@ from store.catalog import check_store, read_records
 from store.market_read import in_order, quality_rows
 from store.market_schema import store_columns
 from store.merged import hold_files, read_held
-from store.quality import COUNTERS
+from store.quality import COUNTERS, TRADED
 from store.run_read import RunFiles, read_run
 from store.sql_guard import MEMORY_LIMIT, query
 
@@ -148,7 +148,7 @@ def _quality_table(rows: list[dict[str, Any]]) -> "pa.Table":
     import pyarrow as pa
 
     words = ("source", "source_sha256", "instrument", "schema", "date")
-    names = [*words, "start_ns", "end_ns", "crossed", "locked", *COUNTERS, "off_tick_reason", "session_reason"]
+    names = [*words, "session_id", "start_ns", "end_ns", "crossed", "locked", *COUNTERS, *TRADED, "off_tick_reason", "session_reason"]
     schema = pa.schema([(name, pa.string() if name in words or name.endswith("_reason") else pa.int64()) for name in names])
     return pa.Table.from_pylist(rows, schema)
 

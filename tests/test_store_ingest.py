@@ -1,5 +1,6 @@
 """Laws of putting a file into the market store: nothing is lost, nothing is half there, nothing is there twice."""
 
+import json
 import multiprocessing
 import os
 import resource
@@ -15,12 +16,14 @@ from lob.records import F_BAD_TS_RECV, F_LAST, F_MAYBE_BAD_BOOK, F_SNAPSHOT
 from lob.units import UNDEFINED_PRICE, UNDEFINED_TIMESTAMP
 from store.dbn import read_batches, write_dbn
 from store.hashes import canonical_hash
-from store.market import ingest_file, list_parts, quality_rows, read_columns
+from store.market import ingest_file, list_parts, quality_rows, read_columns, summarize_store
 from store.market_schema import chunk_values, store_columns
 from store.quality import BUILT
 from tests.market_files import T0, TICK, bar_records, book_records, raw, tree, write_raw
 
 DAY_NS = 86400 * 10**9
+TRADE_DATE = 20231226
+"""Of the session that opens at T0."""
 ODD_SYMBOLS = {7: "ESH4", 8: "UD:1V: VT 2821913", 9: "A/B=.%"}
 
 
@@ -341,7 +344,7 @@ def test_a_disk_that_takes_no_more_is_one_line_and_leaves_nothing(tmp_path):
     assert not (tmp_path / "S").exists()
 
 
-def test_quality_counts_equal_a_count_by_hand(tmp_path):
+def test_quality_counts_of_each_session_equal_a_count_by_hand(tmp_path):
     records = book_records(4000, 14, start_ns=T0 - 200 * 10**9, odd=0.01)
     random = np.random.default_rng(0)
     received = records["ts_recv"] != UNDEFINED_TIMESTAMP
@@ -349,9 +352,13 @@ def test_quality_counts_equal_a_count_by_hand(tmp_path):
     records["ts_event"][(records["ts_event"] != UNDEFINED_TIMESTAMP) & (random.random(4000) < 0.01)] -= np.uint64(10**9)
     records["bid_px_03"][(records["bid_px_03"] != UNDEFINED_PRICE) & (random.random(4000) < 0.01)] += 1
     records["ts_recv"][received & (np.arange(4000) >= 3000)] += np.uint64(90 * 10**9)
+    records[2001], records[2002] = records[2000], records[2000]
     ingest_file(write_raw(tmp_path / "f", records), tmp_path / "S", open_source=raw())
-    (row,) = quality_rows(tmp_path / "S")
-    expected = dict.fromkeys(row, 0)
+    rows = quality_rows(tmp_path / "S")
+    assert [row["session_id"] for row in rows] == [None, TRADE_DATE]
+    by_session = {-1: dict.fromkeys(rows[0], 0), TRADE_DATE: dict.fromkeys(rows[0], 0)}
+    traded: dict[int, list[int]] = {-1: [], TRADE_DATE: []}
+    before = b""
     bounds = sessions("cme_globex", T0 - DAY_NS, T0 + DAY_NS)
     last_recv = last_event = last_index = last_session = -1
     for record in records:
@@ -359,7 +366,10 @@ def test_quality_counts_equal_a_count_by_hand(tmp_path):
         recv, event = values["ts_recv"], values["ts_event"]
         index = event if recv == UNDEFINED_TIMESTAMP else recv
         session = int(session_of(bounds, np.array([index]))[0])
+        expected = by_session[session]
         expected["rows"] += 1
+        expected["duplicate_rows"] += record.tobytes() == before
+        before = record.tobytes()
         expected["undefined_times"] += (recv == UNDEFINED_TIMESTAMP) + (event == UNDEFINED_TIMESTAMP)
         if recv != UNDEFINED_TIMESTAMP:
             expected["out_of_order_recv"] += recv < last_recv
@@ -383,6 +393,7 @@ def test_quality_counts_equal_a_count_by_hand(tmp_path):
         if values["action"] == b"T":
             expected["trades"] += 1
             expected["traded_lots"] += values["size"]
+            traded[session] += [values["price"]] if values["price"] != UNDEFINED_PRICE else []
         bid, ask = values["bid_px_00"], values["ask_px_00"]
         if UNDEFINED_PRICE in (bid, ask):
             expected["empty_books" if bid == ask else "one_sided_books"] += 1
@@ -391,12 +402,38 @@ def test_quality_counts_equal_a_count_by_hand(tmp_path):
             expected[kind] += 1
             reason = "pre_open" if session == -1 else "mid_event" if not values["flags"] & F_LAST else "fault"
             expected[f"{kind}_{reason}"] += 1
-    exempt = {"source", "source_sha256", "instrument", "schema", "date", "start_ns", "end_ns", "inconsistent_bars"}
-    exempt |= {"off_tick_reason", "session_reason", *BUILT}
-    assert {name: value for name, value in row.items() if name not in exempt} == {
-        name: value for name, value in expected.items() if name not in exempt
-    }
-    assert [name for name, value in expected.items() if value == 0 and name not in exempt] == [], "every count was reached"
+    exempt = {"source", "source_sha256", "instrument", "schema", "date", "session_id", "start_ns", "end_ns", "inconsistent_bars"}
+    exempt |= {"off_tick_reason", "session_reason", "traded_low_e9", "traded_high_e9", *BUILT}
+    for row, (session, expected) in zip(rows, by_session.items(), strict=True):
+        assert {name: row[name] for name in row if name not in exempt} == {name: expected[name] for name in expected if name not in exempt}
+        assert (row["traded_low_e9"], row["traded_high_e9"]) == (min(traded[session]), max(traded[session]))
+    reached = {name: sum(expected[name] for expected in by_session.values()) for name in rows[0] if name not in exempt}
+    assert [name for name, value in reached.items() if value == 0] == [], "every count was reached"
+
+
+def test_the_counts_of_sessions_are_the_same_however_the_file_is_cut_into_batches(tmp_path):
+    records = book_records(4000, 14, start_ns=T0 - 200 * 10**9, odd=0.01)
+    records[1500:1503] = records[1500]
+    found = []
+    for batch in (7, 4000):
+        ingest_file(write_raw(tmp_path / f"f{batch}", records), tmp_path / f"S{batch}", open_source=raw(batch=batch))
+        found.append([{name: row[name] for name in row if not name.startswith("source")} for row in quality_rows(tmp_path / f"S{batch}")])
+    assert found[0] == found[1] and len(found[0]) > 1
+
+
+def test_a_record_from_before_sessions_were_counted_is_still_read_and_shown(tmp_path):
+    ingest_file(write_raw(tmp_path / "f", book_records(100, 15)), tmp_path / "S", open_source=raw())
+    (path,) = (tmp_path / "S" / "catalog").glob("*.json")
+    record = json.loads(path.read_text())
+    for day in record["quality"]:
+        for name in ("session_id", "duplicate_rows", "traded_low_e9", "traded_high_e9"):
+            del day[name]
+    path.write_text(json.dumps(record))
+    again = ingest_file(tmp_path / "f", tmp_path / "S", open_source=raw())
+    assert again.already and [row["rows"] for row in quality_rows(tmp_path / "S")] == [100]
+    ingest_file(write_raw(tmp_path / "g", book_records(100, 15, start_ns=T0 + 3600 * 10**9)), tmp_path / "S", open_source=raw())
+    (summary,) = summarize_store(tmp_path / "S")
+    assert summary["rows"] == 200 and summary["quality"]["duplicate_rows"] == 0, "the sum over the records that have the count"
 
 
 def test_an_unknown_instrument_has_no_tick_counts_and_says_why(tmp_path):

@@ -53,14 +53,18 @@ def test_an_hour_of_es_has_the_decoders_rows(store, shared_data):
 
 
 def test_an_hour_of_es_has_the_known_quality(store):
-    (row,) = ask(
-        "select crossed, crossed_fault, trades, outside_session, off_tick_prices, gaps from market.quality where schema = 'mbp-10'", store
+    before, session = ask(
+        "select session_id, rows, crossed, crossed_fault, trades, outside_session, off_tick_prices, gaps from market.quality "
+        "where schema = 'mbp-10' order by session_id nulls first",
+        store,
     )["rows"]
-    crossed, fault, trades, outside, off_tick, gaps = row
-    assert (trades, off_tick, gaps) == (2973, 0, 0)
-    assert crossed > fault
-    before_open = ask("select count(*) from market.mbp_10 where ts_recv < 1703545200000000000", store)["rows"]
-    assert [[outside]] == before_open
+    opened = 1703545200000000000  # 2023-12-25 18:00 New York: the evening belongs to the trade date after the holiday
+    ((outside, inside),) = ask(
+        f"select count(*) filter (ts_recv < {opened}), count(*) filter (ts_recv >= {opened}) from market.mbp_10", store
+    )["rows"]
+    assert before[:2] == [None, outside] and before[3:] == [0, 0, outside, 0, 0]
+    assert session[:2] == [20231226, inside] and session[4:] == [2973, 0, 0, 0]
+    assert session[2] > session[3]
 
 
 def test_a_store_of_es_is_smaller_than_its_compressed_source(store, shared_data):
