@@ -8,6 +8,7 @@ from typing import Any
 
 from lob.errors import BadInput
 from lob.instruments import REGISTRY, Instrument
+from sim.registry import contradictions
 
 
 def ingest(
@@ -53,7 +54,7 @@ def ingest(
     shared: dict[str, Any] = {"instrument": instrument, "registry": registry, "progress": progress}
 
     def books() -> dict[str, Any]:
-        return _told(ingest_file(path, store, open_source=open_books, derived=BOOKS, options={"schema": schema}, **shared), store)
+        return _told(ingest_file(path, store, open_source=open_books, derived=BOOKS, options={"schema": schema}, **shared), store, registry)
 
     if also is not None:
         message, book = order_pair(Path(path), Path(also))
@@ -62,13 +63,13 @@ def ingest(
         def pair(file: Path):
             return replace(open_pair(file, book, schema, date, timezone), symbol_of=lambda ident, day: symbol)
 
-        return _told(ingest_file(message, store, open_source=pair, also=book, options=options, **shared), store)
+        return _told(ingest_file(message, store, open_source=pair, also=book, options=options, **shared), store, registry)
     recording = recording_of(Path(path))
     if recording is not None:
         return _live(path, store, recording, schema, shared)
 
     def whole() -> dict[str, Any]:
-        return _told(ingest_file(path, store, open_source=opened, options=options, **shared), store)
+        return _told(ingest_file(path, store, open_source=opened, options=options, **shared), store, registry)
 
     if not holds_messages(Path(path)):
         return whole()
@@ -102,7 +103,9 @@ def _live(path: str | os.PathLike, store: str | os.PathLike, recording: Any, sch
                 return open_live(file, name, recording)
 
             kind = f"{name} of a live recording"
-            return _told(ingest_file(path, store, open_source=opened, derived=kind, options={"schema": name}, **shared), store)
+            return _told(
+                ingest_file(path, store, open_source=opened, derived=kind, options={"schema": name}, **shared), store, shared["registry"]
+            )
 
         return run
 
@@ -142,6 +145,11 @@ def _all_or_none(store: str | os.PathLike, steps: list[Callable[[], dict[str, An
     return reports
 
 
-def _told(report: Any, store: str | os.PathLike) -> dict[str, Any]:
-    found = asdict(report)
-    return {"store": str(store)} | {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+def _told(report: Any, store: str | os.PathLike, registry: Mapping[str, Instrument]) -> dict[str, Any]:
+    """The report as plain values; of definitions, the warnings say where they differ from the registry."""
+    told: dict[str, Any] = {"store": str(store)}
+    told |= {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(report).items()}
+    if report.schema == "definition":
+        lines = contradictions(store, report.instruments, registry, (report.start_ns, report.end_ns + 1))
+        told["warnings"] += [f"{report.source}: {line}" for line in lines]
+    return told

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,34 @@ def registry_of(
     if defined is not None:
         _hold_against(defined, registry, note, span[1])
     return registry
+
+
+def contradictions(
+    store: str | os.PathLike, symbols: Iterable[str], registry: Mapping[str, Instrument], span: tuple[int | None, int | None] = (None, None)
+) -> list[str]:
+    """Where the store's definitions of `symbols` (for `span`, as in `registry_of`) say other terms than the registry: one line for the
+    contracts of a root that differ alike. Symbols that the registry does not know have none to differ from. Raises BadInput.
+    """
+    from store.definitions import definition_of
+
+    alike: dict[tuple[str, str], list[str]] = {}
+    for symbol in symbols:
+        try:
+            known = resolve(symbol, registry)
+        except NotFound:
+            continue
+        defined = definition_of(store, symbol, *span)
+        if defined is not None and (difference := defined.contradicts(known.tick, known.multiplier, known.currency)) is not None:
+            alike.setdefault((known.root, difference), []).append(symbol)
+    lines = []
+    for (root, difference), (first, *others) in alike.items():
+        said = f"the definition of {first}{f' (and of {len(others):,} more)' if others else ''} says {difference} as"
+        if REGISTRY.get(root) == registry[root]:
+            remedy = f'a replay of it is refused until an instruments file states the terms, under ["{root}"]'
+            lines.append(f"{said} {root} has it here: {remedy}")
+        else:
+            lines.append(f"{said} the instruments file has it under {root}")
+    return lines
 
 
 def _terms(defined: Definition) -> dict[str, dict]:

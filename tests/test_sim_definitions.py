@@ -1,6 +1,7 @@
 """Laws of an instrument's terms where the store holds the exchange's own definition of it."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from lob.instruments import REGISTRY, resolve
 from lob.records import RECORDS, RTYPE
 from lob.units import UNDEFINED_PRICE, UNDEFINED_TIMESTAMP
 from sim.ingest import ingest
-from sim.registry import registry_of
+from sim.registry import contradictions, registry_of
 from sim.run_data import RunData
 from sim.verify import verify_tables
 from sim.verify_types import FAILED, OK
@@ -68,6 +69,38 @@ def test_a_definition_that_contradicts_the_registry_is_refused_unless_the_user_s
     notes = []
     assert registry_of(tmp_path / "own.toml", store, "ESH4", note=notes.append)["ES"].fee_usd_micros == 1_950_000
     assert len(notes) == 1 and "the instruments file's terms are used" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ({}, None),
+        ({"tick": E9 // 2, "amount": 250_000_000}, "tick 1/2, not 1/4 as ES has it here"),
+        ({"size": 20 * E9, "amount": 50_000_000}, "multiplier 20, not 50 as ES has it here"),
+        ({"tick": UNDEFINED_PRICE, "size": UNDEFINED_PRICE}, None),
+        ({"symbol": "ESH4-ESM4", "tick": E9 // 20}, None),
+    ],
+)
+def test_an_ingest_says_in_one_line_where_a_definition_differs_from_the_registry(tmp_path, stated, said):
+    store = define(tmp_path, **stated)
+    path = next(tmp_path.glob("*.dbn"))
+    lines = [line for line in ingest(path, store)["warnings"] if "definition" in line]
+    assert len(lines) == (said is not None), "told again when the file is held already"
+    if said is None:
+        return
+    assert lines[0].startswith(f"{path}: the definition of ESH4 says {said}: a replay of it is refused until") and "\n" not in lines[0]
+    own = REGISTRY | {"ES": replace(REGISTRY["ES"], fee_usd_micros=1)}
+    (line,) = (line for line in ingest(path, store, registry=own)["warnings"] if "definition" in line)
+    assert line == f"{path}: the definition of ESH4 says {said.replace('as ES has it here', 'as the instruments file has it under ES')}"
+
+
+def test_contracts_that_differ_alike_share_a_line(tmp_path):
+    for i, (symbol, tick) in enumerate((("ESH4", E9), ("ESM4", E9), ("ESU4", E9 // 4), ("ESZ4", E9 // 2))):
+        define(tmp_path, symbol, tick=tick, amount=UNDEFINED_PRICE, at=T0 + i)
+    lines = contradictions(tmp_path / "S", ("ESH4", "ESM4", "ESU4", "ESZ4", "XAH4"), REGISTRY)
+    assert [line.split(", not ")[0] for line in lines] == [
+        "the definition of ESH4 (and of 1 more) says tick 1", "the definition of ESZ4 says tick 1/2",
+    ]  # fmt: skip
 
 
 def test_what_a_tick_is_worth_may_stand_in_for_a_size_that_is_no_multiplier(tmp_path):
