@@ -159,9 +159,11 @@ def ingest_file(
             return report_of(earlier, str(path), already=True)
         source = open_source(path)  # before the store is made: a file that cannot be read leaves none behind
         root, is_new = ensure_store(store)
+        others: list[SourceRecord] = []
         try:
             with staging(root) as folder, ThreadPoolExecutor(WRITERS) as pool:
                 work = _Work(path, source, root, folder, instrument, registry, hashing, read_records(root), pool)
+                others = work.held
                 rows, qualities = _convert(work, progress)
                 _refuse_known(work, wait=True)
                 if [file_stamp(file) for file in (path, also) if file is not None] != stamp:
@@ -179,7 +181,7 @@ def ingest_file(
             raise
     if earlier is not None:
         _refuse_other_options(earlier, path, root, instrument, options or {})
-    return report_of(earlier or record, str(path), already=earlier is not None)
+    return report_of(earlier or record, str(path), earlier is not None, others, registry)
 
 
 def _identity(path: Path, also: Path | None, derived: str) -> str:

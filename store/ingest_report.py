@@ -1,11 +1,21 @@
 """What an ingest says that it did, and what of the data a person should look at."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lob.errors import NotFound
+from lob.instruments import REGISTRY, Instrument, resolve
 from lob.records import BAR_NS
+from lob.units import PRICE_SCALE
 from store.catalog import SourceRecord
 from store.quality import COUNTERS
+
+SCALE = 20
+"""Traded prices of one root that are this many times those of another file, or of the file's own lowest trade, are of another scale.
+
+The known faults are a hundredfold (cents taken for dollars); an index that grows tenfold over a store's years is none. It only warns.
+"""
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,10 @@ class IngestReport:
     warnings: tuple[str, ...]
 
 
-def report_of(record: SourceRecord, path: str, already: bool) -> IngestReport:
+def report_of(
+    record: SourceRecord, path: str, already: bool, others: Sequence[SourceRecord] = (), registry: Mapping[str, Instrument] = REGISTRY
+) -> IngestReport:
+    """`others`: what else the store holds, against which the scale of the prices is held, by the roots of `registry`."""
     return IngestReport(
         source=path,
         sha256=record.sha256,
@@ -39,7 +52,7 @@ def report_of(record: SourceRecord, path: str, already: bool) -> IngestReport:
         parts=len(record.parts),
         bytes=sum(part.bytes for part in record.parts),
         quality=record.quality,
-        warnings=tuple(_warnings(record, path)),
+        warnings=(*_warnings(record, path), *_of_another_scale(record, path, others, registry)),
     )
 
 
@@ -79,3 +92,44 @@ def _warnings(record: SourceRecord, path: str) -> list[str]:
         if days[0]["off_tick_reason"]:
             lines.append(f"{path}: {days[0]['off_tick_reason']}: ticks and sessions were not checked; name it in an instruments file")
     return lines
+
+
+def _of_another_scale(record: SourceRecord, path: str, others: Sequence[SourceRecord], registry: Mapping[str, Instrument]) -> Iterable[str]:
+    """One line per instrument whose prices are SCALE times (or a SCALE-th of) those beside them: in the file, else in the store."""
+    names = {name for each in (record, *others) for name, _, _ in each.spans}
+    roots = {name: _root(name, registry) for name in names}
+    for symbol, _, _ in record.spans:
+        if roots[symbol] is None or (mine := _traded(record, {symbol})) is None:
+            continue  # a spread or an option may well trade at a twentieth of what it did
+        if mine[1] > SCALE * mine[0]:
+            yield f"{path}: {symbol}: traded from {_price(mine[0])} to {_price(mine[1])} within the file: are its prices of one scale?"
+            continue
+        for other in others:
+            kin = {name for name, _, _ in other.spans if roots[name] == roots[symbol]}
+            theirs = _traded(other, kin) if other.sha256 != record.sha256 else None
+            if theirs is not None and (mine[0] > SCALE * theirs[1] or SCALE * mine[1] < theirs[0]):
+                yield (
+                    f"{path}: {symbol}: traded at {_price(mine[0])} to {_price(mine[1])}, in {other.name} {' '.join(sorted(kin))} at "
+                    f"{_price(theirs[0])} to {_price(theirs[1])}: one of the two has a wrong price scale; take it out with `sim store rm`"
+                )
+                break
+
+
+def _root(symbol: str, registry: Mapping[str, Instrument]) -> str | None:
+    try:
+        return resolve(symbol, registry).root
+    except NotFound:
+        return None
+
+
+def _traded(record: SourceRecord, symbols: set[str]) -> tuple[int, int] | None:
+    """(least, greatest) price traded, 1e-9; None where none is known, or where one is not positive and ratios say nothing."""
+    days = [day for day in record.quality if day["instrument"] in symbols]  # a record may be older than these prices
+    lows = [day["traded_low_e9"] for day in days if day.get("traded_low_e9") is not None]
+    highs = [day["traded_high_e9"] for day in days if day.get("traded_high_e9") is not None]
+    return (min(lows), max(highs)) if lows and highs and min(lows) > 0 else None
+
+
+def _price(price_e9: int) -> str:
+    whole, part = divmod(price_e9, PRICE_SCALE)
+    return f"{whole:,}.{part:09d}".rstrip("0").rstrip(".")

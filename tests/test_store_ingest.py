@@ -466,6 +466,15 @@ def test_bars_whose_close_lies_outside_their_range_and_missing_bars_are_counted(
     assert report.quality[0]["crossed"] is None
 
 
+@pytest.mark.parametrize(("factor", "warned"), [(1, 0), (10, 0), (100, 1)])
+def test_a_price_of_another_scale_than_its_neighbours_in_the_file_is_warned_of(tmp_path, factor, warned):
+    bars = bar_records(100, 17)
+    for name in ("open", "high", "low", "close"):
+        bars[name][40:] *= factor
+    report = ingest_file(write_raw(tmp_path / "f", bars), tmp_path / "S", open_source=raw("ohlcv-1m"))
+    assert sum("of one scale" in line for line in report.warnings) == warned
+
+
 def test_many_instruments_within_little_memory_are_written_early_and_stay_whole(tmp_path, monkeypatch):
     monkeypatch.setattr("store.ingest.BUFFER_BYTES", 400_000)
     symbols = {i: f"S{i}" for i in range(20)}

@@ -125,3 +125,14 @@ def test_every_dbn_version_gives_the_same_rows(shared_data, tmp_path, version):
     expected = [[record.ts_event, record.price, record.levels[0].bid_px, record.levels[9].ask_sz, i] for i, record in enumerate(records)]
     assert [row[1:] for row in found] == expected
     assert found[0][0] == "ESH1"
+
+
+def test_prices_a_hundredfold_wrong_are_warned_of_in_whichever_order_the_files_come(shared_data, tmp_path):
+    versions = shared_data / "edge" / "dbn_versions"
+    bars, trades = versions / "test_data.ohlcv-1m.v1.dbn.zst", versions / "test_data.trades.v1.dbn.zst"
+    for order in ((bars, trades), (trades, bars)):
+        store = tmp_path / order[0].name
+        assert not ingest(order[0], store)["warnings"]
+        (line,) = ingest(order[1], store)["warnings"]
+        assert "372,025 to 372,150" in line and "3,720.25 to 3,720.25" in line and "wrong price scale" in line
+        assert order[0].name in line and "\n" not in line
