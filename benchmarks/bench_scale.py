@@ -25,8 +25,8 @@ import numpy as np
 LIMIT_MB = 2000
 SEED_ROWS = 50_000
 MINUTES = (
-    "select time_bucket(interval 1 minute, make_timestamp_ns(ts_recv)) as minute, arg_min(price, ts_recv), max(price), min(price), "
-    "arg_max(price, ts_recv), sum(size) from market.mbp_10 where action = 'T' group by minute order by minute"
+    "select time_bucket(interval 1 minute, make_timestamp_ns(ts_recv)) as minute, arg_min(price, row), max(price), min(price), "
+    "arg_max(price, row), sum(size) from market.mbp_10 where action = 'T' group by minute order by minute"
 )
 SUMS = "select count(*), sum(bid_sz_00), sum(ask_sz_09), sum(row), max(ask_px_09 - bid_px_09), sum(bid_ct_05) from market.mbp_10"
 
