@@ -94,10 +94,9 @@ def _fault(record: SourceRecord) -> str | None:
     if len(symbols) < len(record.spans):
         return "a span"
     for part in record.parts:
-        stated = (
-            _is_text(part.date) and part.instrument in symbols and _is_text(part.content_hash) and _are_times(part.start_ns, part.end_ns)
-        )
-        if not (stated and _are_counts(part.rows, part.first_row, part.bytes) and _DATE.fullmatch(part.date) and is_part_path(part.path)):
+        stated = all(map(_is_text, (part.date, part.instrument, part.content_hash))) and part.instrument in symbols
+        counted = _are_times(part.start_ns, part.end_ns) and _are_counts(part.rows, part.first_row, part.bytes)
+        if not (stated and counted and _DATE.fullmatch(part.date) and is_part_path(part.path)):
             return "a part"
         if not part.path.startswith(f"{part_folder(record.schema, part.instrument, part.date)}/"):
             return "a part's path"

@@ -149,7 +149,8 @@ def _cell_fault(stream: Stream, data: np.ndarray, fault: np.ndarray, names: Sequ
 
 def column_name(names: Sequence[str], column: int) -> str:
     """`column 3 (high)`."""
-    return f"column {column + 1} ({names[column]})" if names[column] else f"column {column + 1}"
+    name = names[column] if column < len(names) else ""  # a line may have more cells than there are columns
+    return f"column {column + 1} ({name})" if name else f"column {column + 1}"
 
 
 def prices_are_fixed(stream: Stream, rows: Sequence[Sequence[str]], names: Sequence[str], places: Sequence[int]) -> bool:

@@ -88,7 +88,7 @@ def read_chosen(
         _check_columns(table, schema, wanted)
         table = table.slice(chosen.first - chosen.begin, chosen.rows)
         inside = None if span is None else _inside(table, schema, *span)
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise damaged(chosen.path, error) from None
     rows = table.num_rows if inside is None else int(inside.sum())
     for name in wanted:

@@ -112,6 +112,7 @@ def test_a_plan_that_no_ingest_writes_removes_nothing_and_stops_nobody(store, tm
         lambda record: record.update(spans=[["ESH4", 2, 1]]),
         lambda record: record["parts"][0].update(rows=-1),
         lambda record: record["parts"][0].update(rows=True),
+        lambda record: record["parts"][0].update(instrument=["ESH4"]),
         lambda record: record["quality"][0].pop("schema"),
         lambda record: record["quality"][0].update(gaps="many"),
         lambda record: record.update(more=1),
@@ -143,6 +144,20 @@ def test_a_part_of_other_types_or_with_nulls_is_damage(store):
         pq.write_table(whole.set_column(at, "volume", values), path)
         with pytest.raises(BadInput, match=r"the part cannot be read \(column volume is not what the store writes"):
             read_columns(store, "ESH4", "ohlcv-1m", 0, 2**62)
+
+
+def test_a_part_without_a_column_of_letters_is_damage(tmp_path):
+    ingest_file(write_raw(tmp_path / "f", book_records(5, 1)), tmp_path / "S", open_source=raw())
+    (path,) = (tmp_path / "S/market").rglob("*.parquet")
+    pq.write_table(pq.read_table(path, partitioning=None).drop_columns(["side"]), path)
+    with pytest.raises(BadInput, match=r"\.parquet: the part cannot be read"):
+        read_columns(tmp_path / "S", "ESH4", "mbp-10", 0, 2**62)
+
+
+def test_a_quotation_mark_in_a_cell_beyond_the_last_column_is_refused_by_its_place(tmp_path):
+    (tmp_path / "bars.csv").write_text(BARS.format("ESH4").rstrip() + ',"x\n')
+    with pytest.raises(BadInput, match=r"bars\.csv: line 2, column 8: .* quotation mark"):
+        ingest(tmp_path / "bars.csv", tmp_path / "store", schema="ohlcv-1m", timezone="UTC")
 
 
 # ---------------------------------------------------------------- settings
