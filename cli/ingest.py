@@ -57,7 +57,7 @@ def ingest(
     from sim.ingest_many import find_sources, ingest_many
     from sim.registry import registry_of
 
-    sources, passed = find_sources(files)
+    sources, passed = find_sources(files, store)
     options: dict[str, Any] = {
         "instrument": instrument,
         "schema": schema,
@@ -87,7 +87,7 @@ def ingest(
     with progress("records") as update:
         reports = ingest_many(sources, store, tell, progress=update, **options)
     failed = sum("error" in report for report in reports)
-    already = sum(report.get("already", False) for report in reports)
+    already = sum("error" not in report and _is_held(report) for report in reports)
     text = f"{len(reports) - failed - already} put in, {already} held already, {failed} refused"
     emit({"store": str(store), "sources": reports, "passed": [str(path) for path in passed], "refused": failed}, text, as_json)
     if failed:
@@ -95,10 +95,10 @@ def ingest(
 
 
 def _one(source: Any, store: Path, options: dict[str, Any], as_json: bool) -> None:
-    from sim.ingest import ingest as put_in
+    from sim.ingest_many import ingest_one
 
     with progress("records") as update:
-        report = put_in(source.path, store, also=source.also, progress=update, **options)
+        report = ingest_one(source, store, progress=update, **options)
     for warning in report["warnings"]:
         say(f"warning: {warning}")
     texts = [_text(source.path, one) for one in _parts(report)]
@@ -112,6 +112,11 @@ def _parts(report: dict[str, Any]) -> list[dict[str, Any]]:
     return [one for one in report.get("live", [report, report.get("books")]) if one is not None]
 
 
+def _is_held(report: dict[str, Any]) -> bool:
+    """Whether all that the source became was in the store before."""
+    return all(one["already"] for one in _parts(report))
+
+
 def _others(report: dict[str, Any]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in report["others"].items())
 
@@ -120,9 +125,10 @@ def _line(report: dict[str, Any]) -> str:
     """One source in one line."""
     from lob.units import counted
 
-    if report["already"]:
+    if _is_held(report):
         return f"{report['source']}: already in the store"
-    said = [f"{counted(one['rows'], 'row')} of {one['schema']} of {_some(one['instruments'])}" for one in _parts(report)]
+    new = [one for one in _parts(report) if not one["already"]]
+    said = [f"{counted(one['rows'], 'row')} of {one['schema']} of {_some(one['instruments'])}" for one in new]
     left = f"; not held: {_others(report)}" if report.get("others") else ""
     return f"{report['source']}: {', '.join(said)}{left}"
 

@@ -23,29 +23,33 @@ AT_ONCE = 2
 which take twice the memory."""
 
 _MESSAGE = re.compile(r"(.*)message(.*)", re.IGNORECASE)
+_BOOK = re.compile(r".*orderbook.*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Found:
-    """One source: `path`, and `also` the other file of a LOBSTER pair."""
+    """One source: `path`, and `also` the other file of a LOBSTER pair. `refusal`: why it cannot go in, where its name says so."""
 
     path: Path
     also: Path | None = None
+    refusal: str | None = None
 
 
-def find_sources(named: Sequence[str | os.PathLike]) -> tuple[list[Found], list[Path]]:
+def find_sources(named: Sequence[str | os.PathLike], store: str | os.PathLike | None = None) -> tuple[list[Found], list[Path]]:
     """(the sources that files, folders and globs name, each once and in their order; files of the folders that are no market data).
 
-    A folder is searched wholly, hidden files and folders aside. The files of a LOBSTER pair stand together by their names; two files that
-    are named alone, of which one is a LOBSTER message file, are a pair however they are called. Raises NotFound for a glob or a folder that
-    holds nothing.
+    A folder is searched wholly, hidden files and folders and what lies in `store` aside. The files of a LOBSTER pair stand together by
+    their names; two files that are named alone, of which one is a LOBSTER message file, are a pair however they are called. Raises NotFound
+    for a glob or a folder that holds nothing.
     """
     paths: list[Path] = []
     passed: list[Path] = []
+    own = None if store is None else Path(store).resolve()
     for given in named:
         one, path = os.fspath(given), Path(given)
         if path.is_dir():
             inside = [file for file in sorted(path.rglob("*")) if file.is_file() and not _is_hidden(file.relative_to(path))]
+            inside = [file for file in inside if own is None or own not in file.resolve().parents]
             chosen = [file for file in inside if SUFFIX.fullmatch(file.name)]
             passed += [file for file in inside if not SUFFIX.fullmatch(file.name)]
             if not chosen:
@@ -77,22 +81,38 @@ def _paired(paths: list[Path], alone: bool) -> list[Found]:
     if alone and not books and _holds_lobster(paths):
         return [Found(paths[0], paths[1])]
     taken = set(books.values())
-    return [Found(path, books.get(path)) for path in paths if path not in taken]
+    return [Found(path, books.get(path), _lone_book(path)) for path in paths if path not in taken]
+
+
+def _lone_book(path: Path) -> str | None:
+    """The line for an order book file by itself, which has neither times nor orders."""
+    if _BOOK.fullmatch(path.name) is None or _kind(path) != "csv-ohlcv":
+        return None
+    return f"{path}: looks like a LOBSTER order book file, which goes in with its message file: name that too"
 
 
 def _holds_lobster(paths: Sequence[Path]) -> bool:
-    """Whether one of the files is a LOBSTER message file. False for what cannot be read: who opens it says why."""
+    """Whether one of the files is a LOBSTER message file."""
+    return any(_kind(path) == "lobster" for path in paths)
+
+
+def _kind(path: Path) -> str | None:
+    """What a file is by its content (`store.detect`); None for what cannot be read: who opens it says why."""
     from store.detect import kind_of
     from store.streams import open_stream
 
-    for path in paths:
-        try:
-            with open_stream(path) as stream:
-                if kind_of(stream.head) == "lobster":
-                    return True
-        except BadInput:
-            continue
-    return False
+    try:
+        with open_stream(path) as stream:
+            return kind_of(stream.head)
+    except BadInput:
+        return None
+
+
+def ingest_one(source: Found, store: str | os.PathLike, **options: Any) -> dict[str, Any]:
+    """Puts one source in: the report of `sim.ingest.ingest`, whose options these are. Raises as it does."""
+    if source.refusal is not None:
+        raise BadInput(source.refusal)
+    return ingest(source.path, store, also=source.also, **options)
 
 
 def ingest_many(
@@ -121,10 +141,12 @@ def ingest_many(
                 progress(total)
 
         try:
-            return ingest(source.path, store, also=source.also, progress=update, **options)
+            return ingest_one(source, store, progress=update, **options)
         except TapeproofError as error:
             line = str(error)
             return {"source": str(source.path), "error": line if str(source.path) in line else f"{source.path}: {line}"}
+        except MemoryError:
+            return {"source": str(source.path), "error": f"{source.path}: out of memory while it was read: put it in by itself"}
 
     reports: list[dict[str, Any]] = []
     with ThreadPoolExecutor(at_once) as pool:

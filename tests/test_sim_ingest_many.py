@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from lob.errors import NotFound
-from sim.ingest_many import Found, find_sources, ingest_many
+from lob.errors import BadInput, NotFound
+from sim.ingest_many import Found, find_sources, ingest_many, ingest_one
 from sim.sql import ask
 from store.catalog import read_records, staging
 from store.dbn import write_dbn
 from store.market import list_parts
 from tests.market_files import T0, book_records, tree
+from tests.test_cli import here
 
 REPO = Path(__file__).parent.parent
 DAY_NS = 86_400 * 10**9
@@ -148,3 +149,64 @@ def test_a_store_that_another_took_away_empty_is_made_again(tmp_path):
         assert folder.exists(), "a store in use stays"
     remove_empty_store(root)
     assert not root.exists()
+
+
+def test_a_store_inside_the_folder_is_no_source(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    day(tmp_path, 1), day(tmp_path, 2)
+    assert here(capfd, "ingest", ".", "--store", "S").returncode == 0
+    before = tree(tmp_path / "S")
+    again = here(capfd, "ingest", ".", "--store", "S")
+    assert again.stdout.splitlines()[-1] == "0 put in, 2 held already, 0 refused"
+    assert "passed by" not in again.stderr and tree(tmp_path / "S") == before
+
+
+def test_an_order_book_file_without_its_messages_says_what_it_lacks(tmp_path):
+    book = tmp_path / "AAPL_2012-06-21_1_2_orderbook_1.csv"
+    book.write_text("1000100,1,1000000,6\n")
+    day(tmp_path, 1)
+    reports = put(find_sources([tmp_path])[0], tmp_path / "S")
+    assert [report.get("error") for report in reports] == [
+        None, f"{book}: looks like a LOBSTER order book file, which goes in with its message file: name that too",
+    ]  # fmt: skip
+    with pytest.raises(BadInput, match="goes in with its message file"):
+        ingest_one(find_sources([book])[0][0], tmp_path / "S")
+
+
+def test_books_that_come_to_messages_that_were_held_are_told(shared_data, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    path = str(shared_data / "edge/venues/GLBX.MDP3.mbo.dbn.zst")
+    day(tmp_path / "in", 1)
+    assert here(capfd, "ingest", path, "--store", "S", "--schema", "mbo").returncode == 0
+    first = here(capfd, "ingest", path, "in", "--store", "S").stdout.splitlines()
+    assert first[0] == f"{path}: 1 row of mbp-10 of ESH1" and first[-1] == "2 put in, 0 held already, 0 refused"
+    second = here(capfd, "ingest", path, "in", "--store", "S").stdout.splitlines()
+    assert second[0] == f"{path}: already in the store" and second[-1] == "0 put in, 2 held already, 0 refused"
+
+
+def test_a_command_that_was_killed_is_given_again_and_goes_on(tmp_path):
+    for number in range(8):
+        day(tmp_path / "in", number, rows=2000)
+    put(find_sources([tmp_path / "in"])[0], tmp_path / "whole")
+    command = [sys.executable, "-m", "cli.main", "ingest", "in", "--store", "S"]
+    killed = subprocess.Popen(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(REPO)}, stdout=subprocess.PIPE, text=True)
+    assert killed.stdout is not None and ": 2,000 rows of mbp-10 of ESH4" in killed.stdout.readline()
+    killed.kill()
+    killed.communicate()
+    assert 1 <= len(list_parts(tmp_path / "S")) <= 8
+    assert sim("ingest", "in", "--store", "S", cwd=tmp_path).returncode == 0
+    assert tree(tmp_path / "S") == tree(tmp_path / "whole")
+
+
+def test_a_source_for_which_memory_is_too_short_stops_no_other(tmp_path):
+    class Scarce(dict):
+        def get(self, *_):
+            raise MemoryError
+
+        __contains__ = __getitem__ = __iter__ = get
+
+    (tmp_path / "in").mkdir()
+    bars = tmp_path / "in" / "bars.dbn"
+    bars.write_bytes(day(tmp_path / "in", 1).read_bytes())
+    reports = put([Found(bars)], tmp_path / "S", registry=Scarce())
+    assert "out of memory" in reports[0]["error"] and not (tmp_path / "S").exists()
