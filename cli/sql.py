@@ -32,7 +32,8 @@ def sql(
 
     Over --runs: runs (head, state, level, ...), steps, orders, fills, trades, diag, events, timing, attempts, each with run_id. A
     folder of runs is asked as one, equal runs included: choose with `where run_id = ...`. Names stand for codes, and each amount
-    in whole micro-dollars has its *_usd in DECIMAL(18,6). Over --store: market.mbp_10, market.ohlcv_1m, ... and market.quality.
+    in whole micro-dollars has its *_usd in DECIMAL(18,6). Over --store: market.mbp_10, market.ohlcv_1m, ... (each also as
+    market.mbp_10_sessions, with session_id and state), market.sessions and market.quality.
     Reads only; any number may ask while a run is written. A name that is wrong is answered with those that exist.
 
     \b

@@ -60,7 +60,7 @@ def _empty_sessions(tape: Tape, start_ns: int, end_ns: int) -> tuple[str, ...]:
     shown = ", ".join(f"{date // 10_000}-{date // 100 % 100:02d}-{date % 100:02d}" for date in dates[:SHOWN_DATES].tolist())
     more = f" and {len(dates) - SHOWN_DATES} more" if len(dates) > SHOWN_DATES else ""
     count = f"{len(dates)} sessions of the calendar within the window have" if len(dates) > 1 else "1 session of the calendar has"
-    return (f"{count} no rows (holidays, or data that is not in the store): {shown}{more}",)
+    return (f"{count} no rows (data that is not in the store): {shown}{more}",)
 
 
 def _late_first_decision(tape: Tape, plan: Schedule, start_ns: int) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from lob.calendar import CALENDARS
+from lob.calendar import hours_of
 from lob.errors import BadInput, NotFound
 from lob.units import PRICE_SCALE, USD_MICROS, usd_to_micros
 
@@ -18,7 +18,7 @@ _MOST_USD_MICROS = 10**15
 class Instrument:
     """A contract's terms. Prices are in `currency` per unit; one price point of one lot is worth `multiplier`.
 
-    `fee_usd_micros` is per lot and side, `margin_usd_micros` per lot. `calendar` names its trading hours (`lob.calendar`).
+    `fee_usd_micros` is per lot and side, `margin_usd_micros` per lot. `calendar` names its trading hours, or states them (`lob.calendar`).
     """
 
     root: str
@@ -39,8 +39,10 @@ class Instrument:
             raise BadInput(f"instrument {self.root}: the fee must be >= 0 and the margin > 0")
         if max(int(value), self.fee_usd_micros, self.margin_usd_micros) > _MOST_USD_MICROS:
             raise BadInput(f"instrument {self.root}: tick value, fee and margin must each stay below a thousand million dollars a lot")
-        if self.calendar not in CALENDARS:
-            raise BadInput(f"instrument {self.root}: calendar {self.calendar!r} is not known: use one of {', '.join(sorted(CALENDARS))}")
+        try:
+            hours_of(self.calendar)
+        except (NotFound, BadInput) as error:
+            raise BadInput(f"instrument {self.root}: {error}") from None
         if self.currency != "USD":
             raise BadInput(f"instrument {self.root}: currency {self.currency!r} cannot be accounted: every amount here is in USD")
 
@@ -55,8 +57,11 @@ class Instrument:
         return int(self.tick * self.multiplier * USD_MICROS)
 
 
-def _future(root: str, tick: str, multiplier: str, fee_usd: str, margin_usd: str) -> Instrument:
-    return Instrument(root, Fraction(tick), Fraction(multiplier), usd_to_micros(fee_usd), usd_to_micros(margin_usd), "cme_globex")
+def _future(root: str, tick: str, multiplier: str, fee_usd: str, margin_usd: str, hours: str = "cme_globex") -> Instrument:
+    return Instrument(root, Fraction(tick), Fraction(multiplier), usd_to_micros(fee_usd), usd_to_micros(margin_usd), hours)
+
+
+_METALS, _RATES, _FX = "cme_globex_energy_metals", "cme_globex_rates", "cme_globex_fx"
 
 
 # Tick and multiplier are the exchange's contract terms. Fees and margins differ by broker and by day: these are plausible all-in fees per
@@ -70,16 +75,16 @@ _FUTURES = (
     _future("M2K", "1/10", "5", "0.62", "800"),
     _future("YM", "1", "5", "2.25", "12000"),
     _future("MYM", "1", "1/2", "0.62", "1200"),
-    _future("CL", "1/100", "1000", "2.40", "6500"),
-    _future("MCL", "1/100", "100", "0.77", "650"),
-    _future("GC", "1/10", "100", "2.50", "11000"),
-    _future("MGC", "1/10", "10", "0.77", "1100"),
-    _future("ZN", "1/64", "1000", "1.65", "2100"),
-    _future("ZB", "1/32", "1000", "1.75", "4100"),
-    _future("ZF", "1/128", "1000", "1.50", "1500"),
-    _future("ZT", "1/256", "2000", "1.50", "1200"),
-    _future("6E", "1/20000", "125000", "2.50", "2700"),
-    _future("M6E", "1/10000", "12500", "0.54", "270"),
+    _future("CL", "1/100", "1000", "2.40", "6500", _METALS),
+    _future("MCL", "1/100", "100", "0.77", "650", _METALS),
+    _future("GC", "1/10", "100", "2.50", "11000", _METALS),
+    _future("MGC", "1/10", "10", "0.77", "1100", _METALS),
+    _future("ZN", "1/64", "1000", "1.65", "2100", _RATES),
+    _future("ZB", "1/32", "1000", "1.75", "4100", _RATES),
+    _future("ZF", "1/128", "1000", "1.50", "1500", _RATES),
+    _future("ZT", "1/256", "2000", "1.50", "1200", _RATES),
+    _future("6E", "1/20000", "125000", "2.50", "2700", _FX),
+    _future("M6E", "1/10000", "12500", "0.54", "270", _FX),
 )
 
 EQUITY = Instrument("EQUITY", Fraction(1, 100), Fraction(1), usd_to_micros("0.005"), usd_to_micros(100), "us_equity_extended")
@@ -135,7 +140,7 @@ def front_contract(instrument: Instrument, date: dt.date) -> str:
 
     A convention by day of the month, not the exchange's roll calendar; roots without a rule of their own are quarterly.
     """
-    if instrument.calendar != "cme_globex" or _OUTRIGHT.search(instrument.root):
+    if not instrument.calendar.startswith("cme_globex") or _OUTRIGHT.search(instrument.root):
         return instrument.root
     codes, shift, last_day = _FRONT.get(instrument.root, _QUARTERLY)
     months = date.year * 12 + date.month - 1

@@ -28,7 +28,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from lob.calendar import session_bounds
+from lob.calendar import CALENDARS, session_bounds
 from lob.errors import BadInput
 from lob.instruments import Instrument
 from lob.records import MBP_10, RTYPE
@@ -40,9 +40,10 @@ START_TICKS = 20_000
 INSTRUMENT_ID = 1
 LEAST_EVENTS = 100
 
-# How busy each hour of the session is, from its open on (cme_globex: 18:00 New York): the quietest at least a quarter of the average.
+# How busy each hour of the session is, from its open on (Globex: 18:00 New York): the quietest at least a quarter of the average.
+_GLOBEX = (2, 1, 1, 1, 1, 1, 1, 1, 2, 3, 3, 3, 2, 3, 4, 8, 8, 6, 5, 5, 6, 9, 3)
 _BUSY = {
-    "cme_globex": (2, 1, 1, 1, 1, 1, 1, 1, 2, 3, 3, 3, 2, 3, 4, 8, 8, 6, 5, 5, 6, 9, 3),
+    **{name: _GLOBEX for name in CALENDARS if name.startswith("cme_globex")},
     "us_equity_extended": (1, 1, 1, 1, 2, 9, 9, 7, 6, 6, 7, 10, 2, 1, 1, 1),
 }
 
@@ -68,7 +69,8 @@ def synthesize(instrument: Instrument, date: dt.date, events: int, seed: int, ed
     if not -10.0 <= edge <= 10.0:
         raise BadInput(f"edge {edge}: use a number from -10 to 10 (0: nothing predicts, 1: imbalance does)")
     open_ns, close_ns = session_bounds(instrument.calendar, date)
-    busy = _BUSY.get(instrument.calendar, (1,))
+    hours = -(-(close_ns - open_ns) // (3600 * NS_PER_SECOND))  # an early close cuts the day's end off
+    busy = _BUSY.get(instrument.calendar, (1,))[:hours]
     cumulative = np.array([float(Fraction(sum(busy[:i]), sum(busy))) for i in range(len(busy) + 1)])
     words = np.zeros((events, RECORD_WORDS), np.int64)
     fair, imbalance = np.empty(events), np.empty(events)

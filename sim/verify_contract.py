@@ -73,9 +73,10 @@ def _against_table(terms: RunTerms, hand: ContractTerms) -> list[Check]:
         detail = f"the run says {told}, the contract {terms.instrument} has {typed_text}"
         place = f"identity.config.instrument.{column}"
         checks.append(failed(column, detail, "manifest", place) if told != typed_text else Check(column, OK, ""))
-    if terms.calendar != CALENDAR:
+    hours = CALENDAR[root_of(terms.instrument) or ""]
+    if terms.calendar != hours:
         why = (
-            f"the run keeps the hours `{terms.calendar}`, the contract {terms.instrument} trades by `{CALENDAR}`: "
+            f"the run keeps the hours `{terms.calendar}`, the contract {terms.instrument} trades by `{hours}`: "
             "its sessions are its own word"
         )
         checks.append(skipped("calendar", why))

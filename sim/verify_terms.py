@@ -35,8 +35,15 @@ TERMS: dict[str, ContractTerms] = {
     "M6E": ContractTerms(100_000, 1_250_000, 12_500_000_000),
 }
 
-CALENDAR, CURRENCY = "cme_globex", "USD"
-"""Trading hours and currency of every contract in the table: all of them trade on Globex and settle in dollars."""
+CALENDAR = {
+    **dict.fromkeys(("ES", "MES", "NQ", "MNQ", "RTY", "M2K", "YM", "MYM"), "cme_globex"),
+    **dict.fromkeys(("CL", "MCL", "GC", "MGC"), "cme_globex_energy_metals"),
+    **dict.fromkeys(("ZN", "ZB", "ZF", "ZT"), "cme_globex_rates"),
+    **dict.fromkeys(("6E", "M6E"), "cme_globex_fx"),
+}
+"""Trading hours of each contract in the table."""
+CURRENCY = "USD"
+"""All of them settle in dollars."""
 
 _MONTHS = "FGHJKMNQUVXZ"
 

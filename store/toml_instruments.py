@@ -13,8 +13,19 @@ multiplier = 50
 fee_usd = 2.40
 margin_usd = 2200
 calendar = "cme_globex"
+
+[calendars.lme]         # hours of your own, which instruments may then name
+zone = "Europe/London"
+open = "01:00"          # "-18:00": on the evening before
+close = "19:00"
+days = ["mon", "tue", "wed", "thu", "fri"]
+pre_open_minutes = 15
+closed = [2024-12-25]
+early = { 2024-12-24 = "12:30" }
 """
 
+import datetime as dt
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,9 +34,14 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from lob.calendar import CALENDARS as KNOWN_CALENDARS
+from lob.calendar import parse_hours
 from lob.errors import BadInput, NotFound, first_line
 from lob.instruments import REGISTRY, Instrument
 from lob.units import exact_fraction, usd_to_micros
+
+CALENDARS = "calendars"
+"""The table that holds no instrument but hours."""
 
 _TERMS = ("tick", "multiplier", "fee_usd", "margin_usd", "calendar")
 _KEYS = (*_TERMS, "currency", "like")
@@ -50,11 +66,41 @@ def read_instruments(
     except (ValueError, RecursionError) as error:  # tomllib's own, and what Python says of numbers and nesting without end
         raise BadInput(f"{path}: not valid TOML: {first_line(error)}") from None
     merged = dict(registry)
+    calendars = _calendars(path, tables.pop(CALENDARS, {}))
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise BadInput(f"{path}: {name!r} stands outside a table: put it under the name of its instrument, like [{name}] or [ES]")
+        if isinstance(hours := table.get("calendar"), str) and hours in calendars:
+            table = table | {"calendar": calendars[hours]}
         merged[name] = _instrument(f"{path}: [{name}]", name, table, merged, (defined or {}).get(name, {}))
     return merged
+
+
+def _calendars(path: str | Path, tables: Any) -> dict[str, str]:
+    """{name: text of its hours} of the file's own calendars. Raises BadInput."""
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise BadInput(f"{path}: {CALENDARS!r} holds calendars, each a table of its own, like [{CALENDARS}.lme]")
+    found = {}
+    for name, table in tables.items():
+        where = f"{path}: [{CALENDARS}.{name}]"
+        if name in KNOWN_CALENDARS:
+            raise BadInput(f"{where}: a calendar of that name is known already: choose another one")
+        words = []
+        for key, value in table.items():
+            if key == "early" and isinstance(value, dict):
+                value = [f"{day.replace('-', '')}@{clock}" for day, clock in value.items()]
+            elif isinstance(value, list):
+                value = [day.strftime("%Y%m%d") if isinstance(day, dt.date) else day for day in value]
+            text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            if re.search(r"\s", f"{key}{text}"):
+                raise BadInput(f"{where}: {key} = {_shown(value)} cannot be used: leave out white space")
+            words.append(f"{key}={text}")
+        found[name] = " ".join(words)
+        try:
+            parse_hours(found[name])
+        except BadInput as error:
+            raise BadInput(f"{where}: {str(error).removeprefix('calendar: ')}") from None
+    return found
 
 
 def _instrument(

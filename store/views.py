@@ -1,6 +1,7 @@
 """SQL over the market store and over runs: an in-memory DuckDB connection with views that can read those files and change nothing.
 
-`market.<schema>` (`market.mbp_10`, `market.ohlcv_1m`, …), `market.quality`, and, over runs, every table that they declare, with `run_id`
+`market.<schema>` (`market.mbp_10`, `market.ohlcv_1m`, …), each again as `market.<schema>_sessions` with `session_id` and `state`,
+`market.sessions`, `market.quality`, and, over runs, every table that they declare, with `run_id`
 (the run folder's name) in front. Views name the files that the catalogue and the chains name, as of the moment of `connect`; no lock is
 taken, so any number of readers stand beside a writer. What may be asked is `store.sql_guard`'s part.
 """
@@ -8,14 +9,17 @@ taken, so any number of readers stand beside a writer. What may be asked is `sto
 import os
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lob.calendar import sessions
 from lob.errors import BadInput, DamagedLog, NotFound, first_line
+from lob.instruments import resolve
 from lob.tables import Column, Table
-from store.catalog import check_store, read_records
+from store.catalog import Part, check_store, read_records
 from store.market_read import in_order, quality_rows
-from store.market_schema import store_columns
+from store.market_schema import index_time, store_columns
 from store.merged import hold_files, read_held
 from store.quality import COUNTERS, TRADED
 from store.run_read import RunFiles, read_run
@@ -30,6 +34,7 @@ __all__ = ["connect", "find_runs", "query"]
 MANIFEST = "manifest.json"
 MOST_THREADS = 8
 """Each holds a row group of every column it reads, 24 MB of MBP-10: more threads would spend the limit, and a disk feeds no more."""
+DAY_NS = 86_400 * 10**9
 _SIGNED = {"u1": "SMALLINT", "u2": "INTEGER", "u4": "BIGINT", "u8": "BIGINT"}
 """Unsigned store columns as SQL shows them: wide enough, and signed, for DuckDB refuses `bid_sz_00 - ask_sz_00` < 0 of unsigned ones."""
 
@@ -118,7 +123,10 @@ def _market_views(connection: "duckdb.DuckDBPyConnection", root: Path) -> Path:
     connection.execute("CREATE SCHEMA market")
     files: dict[str, dict[str, None]] = {}
     held = read_held(root, read_records)
-    for part in in_order(held.records):
+    parts = in_order(held.records)
+    connection.register("__sessions", _sessions_table(parts))
+    connection.execute("CREATE VIEW market.sessions AS SELECT * FROM __sessions")
+    for part in parts:
         files.setdefault(part.schema, {})[held.of(part).path] = None
     for folder in root.parts:
         key = folder.partition("=")[0] if "=" in folder else ""
@@ -138,10 +146,44 @@ def _market_views(connection: "duckdb.DuckDBPyConnection", root: Path) -> Path:
         except (duckdb.Error, UnicodeDecodeError) as error:
             where = _damaged_part([root / path for path in paths])
             raise BadInput(f"{where}: the part cannot be read ({first_line(error)}): restore it or rebuild the store") from None
+        _view_in_sessions(connection, schema)
     # A view over an Arrow table that is not ours to write: there is no table in this database that a statement could change.
     connection.register("__quality", _quality_table(quality_rows(root)))
     connection.execute('CREATE VIEW market.quality AS SELECT * REPLACE (CAST("date" AS DATE) AS "date") FROM __quality')
     return root / "market"
+
+
+def _sessions_table(parts: Iterable[Part]) -> "pa.Table":
+    """Sessions of each instrument whose hours are known, from the day before its first row to the day after its last; times in ns."""
+    import pyarrow as pa
+
+    spans: dict[str, tuple[int, int]] = {}
+    for part in parts:
+        first, last = spans.get(part.instrument, (part.start_ns, part.end_ns))
+        spans[part.instrument] = (min(first, part.start_ns), max(last, part.end_ns))
+    rows: list[dict[str, Any]] = []
+    for instrument, (first, last) in sorted(spans.items()):
+        with suppress(NotFound):
+            held = sessions(resolve(instrument).calendar, first - DAY_NS, last + DAY_NS)
+            columns = (held.trade_date, held.pre_open_ns, held.open_ns, held.close_ns)
+            rows += [dict(zip(_SESSION, (instrument, *map(int, row)), strict=True)) for row in zip(*columns, strict=True)]
+    return pa.Table.from_pylist(rows, pa.schema([(name, pa.string() if name == "instrument" else pa.int64()) for name in _SESSION]))
+
+
+_SESSION = ("instrument", "session_id", "pre_open_ns", "open_ns", "close_ns")
+
+
+def _view_in_sessions(connection: "duckdb.DuckDBPyConnection", schema: str) -> None:
+    """The schema's view with the session that holds a row (its trade date, yyyymmdd; null outside) and the market's state by the calendar
+    (`lob.calendar.MarketState`; null where the hours are not known). A view of its own, for the join costs what a sort costs."""
+    name, at = schema.replace("-", "_"), f"coalesce(m.{index_time(schema)}, m.ts_event)"
+    is_open = f"{at} >= s.open_ns AND {at} < s.close_ns"
+    connection.execute(
+        f"CREATE VIEW market.{_name(f'{name}_sessions')} AS SELECT m.*, CASE WHEN {is_open} THEN s.session_id END AS session_id, "
+        "CASE WHEN m.instrument NOT IN (SELECT instrument FROM __sessions) THEN NULL "
+        f"WHEN {is_open} THEN 'open' WHEN {at} < s.open_ns THEN 'pre_open' ELSE 'closed' END AS state "
+        f"FROM market.{_name(name)} m ASOF LEFT JOIN __sessions s ON m.instrument = s.instrument AND {at} >= s.pre_open_ns"
+    )
 
 
 def _quality_table(rows: list[dict[str, Any]]) -> "pa.Table":

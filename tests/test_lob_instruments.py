@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import pytest
 
+from lob.calendar import sessions
 from lob.errors import BadInput, NotFound
 from lob.instruments import EQUITY, REGISTRY, Instrument, front_contract, resolve
 from store.toml_instruments import read_instruments
@@ -139,6 +140,21 @@ def test_an_instruments_file_overrides_and_adds(tmp_path) -> None:
     assert set(mine) == set(REGISTRY) | {"AAPL", "ZW"}
 
 
+def test_an_instruments_file_may_state_hours_of_its_own(tmp_path) -> None:
+    file = tmp_path / "mine.toml"
+    hours = 'zone = "Europe/London"\nopen = "01:00"\nclose = "19:00"\ndays = ["mon", "tue"]\nclosed = [2024-12-24]\npre_open_minutes = 15\n'
+    terms = 'tick = "1/2"\nmultiplier = 25\nfee_usd = 1\nmargin_usd = 9000\ncalendar = "lme"\n'
+    file.write_text(f'[calendars.lme]\n{hours}early = {{ 2024-12-23 = "12:30" }}\n\n[CA]\n{terms}')
+    calendar = read_instruments(file)["CA"].calendar
+    utc = dt.datetime(2024, 12, 23, tzinfo=dt.UTC)
+    hour_ns = 3600 * 10**9
+    start = int(utc.timestamp()) * 10**9
+    held = sessions(calendar, start, start + 3 * 24 * hour_ns)
+    assert held.trade_date.tolist() == [20241223], "no session on the 24th, and none on Wednesdays"
+    assert (held.open_ns[0] - start, 2 * (held.close_ns[0] - start)) == (hour_ns, 25 * hour_ns)
+    assert held.open_ns[0] - held.pre_open_ns[0] == hour_ns // 4
+
+
 def test_a_decimal_in_an_instruments_file_is_exact(tmp_path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("[RTY]\ntick = 0.1\n")
@@ -168,6 +184,12 @@ def test_a_decimal_in_an_instruments_file_is_exact(tmp_path) -> None:
         ('[ES]\ncalendar = "lunar"\n', "calendar 'lunar' is not known"),
         ('[ES]\ncurrency = "EUR"\n', "currency 'EUR'"),
         ("[ES.c.0]\nfee_usd = 2\n", "unknown key 'c'"),
+        ("calendars = 3\n", "'calendars' holds calendars, each a table of its own"),
+        ('[calendars.lme]\nzone = "Europe/London"\nopen = "01:00"\n', "[calendars.lme]: close is missing"),
+        ('[calendars.lme]\nzone = "Europe/Lonely"\nopen = "01:00"\nclose = "19:00"\n', "zone = 'Europe/Lonely' cannot be used"),
+        ('[calendars.lme]\nzone = "Europe/London close=1"\n', "leave out white space"),
+        ('[calendars.always]\nzone = "UTC"\n', "is known already"),
+        ('[ES]\ncalendar = "zone=UTC"\n', "open is missing"),
     ],
 )
 def test_each_fault_of_an_instruments_file_is_one_line_that_names_file_and_key(tmp_path, text: str, says: str) -> None:

@@ -448,11 +448,11 @@ def test_an_unknown_instrument_has_no_tick_counts_and_says_why(tmp_path):
 
 def test_bars_in_a_wrong_time_zone_are_warned_of_with_their_count(tmp_path):
     # An ES day, 18:00 to 17:00 in New York, read as if that were UTC: the halt of 22:00 to 23:00 UTC is what gives it away.
-    bars = bar_records(23 * 60, 16, start_ns=T0 - 5 * 3600 * 10**9)
+    bars = bar_records(23 * 60, 16, start_ns=T0 + DAY_NS - 5 * 3600 * 10**9)
     report = ingest_file(write_raw(tmp_path / "f", bars), tmp_path / "S", open_source=raw("ohlcv-1m"))
     outside = sum(row["outside_session"] for row in report.quality)
     assert outside == 60
-    assert "60 of 1,380 bars lie outside the trading session (first on 2023-12-25)" in " ".join(report.warnings)
+    assert "60 of 1,380 bars lie outside the trading session (first on 2023-12-26)" in " ".join(report.warnings)
 
 
 def test_bars_whose_close_lies_outside_their_range_and_missing_bars_are_counted(tmp_path):

@@ -89,6 +89,32 @@ def answer(sql, store=None, runs=None):
     return [tuple(row) for row in ask(sql, store, runs)["rows"]]
 
 
+def test_each_row_has_the_session_and_the_state_that_the_calendar_gives_its_time(tmp_path):
+    start = T0 - 2 * 3600 * 10**9  # two hours before the open: closed, pre-open, open
+    books = book_records(4_000, 33, (7, 8), start_ns=start, step_ns=25 * 10**8, odd=0.01)
+    symbols = {7: "ESH4", 8: "UD:1V: VT 2821913"}
+    ingest_file(write_raw(tmp_path / "books", books), tmp_path / "S", open_source=raw("mbp-10", symbols))
+    ingest_file(write_raw(tmp_path / "bars", bar_records(300, 5, start)), tmp_path / "S", open_source=raw("ohlcv-1m"))
+    connection = connect(tmp_path / "S")
+    for name, records in (("mbp_10", books), ("ohlcv_1m", bar_records(300, 5, start))):
+        found = query(connection, f"select row, instrument, session_id, state from market.{name}_sessions order by row").to_pylist()
+        assert [row["row"] for row in found] == list(range(len(records))) and len(found[0]) == 4
+        states = set()
+        for record, row in zip(records, found, strict=True):
+            times = [int(record[column]) for column in ("ts_recv", "ts_event") if column in records.dtype.names]
+            at = next(time for time in times if time != 2**64 - 1)
+            expected = ("open", 20231226) if at >= T0 else ("pre_open" if at >= T0 - 3600 * 10**9 else "closed", None)
+            if row["instrument"] != "ESH4":
+                expected = (None, None)
+            assert (row["state"], row["session_id"]) == expected
+            states.add(row["state"])
+        assert states >= {"open", "pre_open", "closed"}
+    held = query(
+        connection, "select instrument, session_id, open_ns, close_ns from market.sessions where session_id = 20231226"
+    ).to_pylist()
+    assert held == [{"instrument": "ESH4", "session_id": 20231226, "open_ns": T0, "close_ns": T0 + 23 * 3600 * 10**9}]
+
+
 def test_market_views_hold_every_row_under_its_instrument(place):
     store, records, bars, _, _ = place
     found = answer("select instrument, date, count(*), sum(bid_sz_00), sum(price) from market.mbp_10 group by all order by all", store)
@@ -237,11 +263,11 @@ def test_a_listing_of_tables_names_views_alone(place, sql):
     [
         (
             "from turn",
-            r"no table or view turn; did you mean turns\? There are: dotted, market\.mbp_10, market\.ohlcv_1m, market\.quality, ",
+            r"no table or view turn; did you mean turns\? There are: dotted, market\.mbp_10, market\.mbp_10_sessions, market\.ohlcv_1m, ",
         ),
         ("from market.mbp10", r"no table or view .*mbp10; did you mean market\.mbp_10\?"),
-        ("from market.mbp", r"no table or view .*mbp; did you mean market\.mbp_10\?"),
-        ("from mbp_10", r"did you mean market\.mbp_10\?"),
+        ("from market.mbp", r"no table or view .*mbp; did you mean market\.mbp_10 or market\.mbp_10_sessions\?"),
+        ("from mbp_10", r"did you mean market\.mbp_10 or market\.mbp_10_sessions\?"),
         ("select x.lane from turns", r'Referenced table "x" not found! Candidate tables: "turns"'),
         ("select picked.share from dotted", r'a name with a dot stands in double quotes: "picked\.share"'),
         ("select picked.shore from dotted", r'dotted has run_id, step, "picked\.share"'),
