@@ -37,6 +37,7 @@ def ingest(
     date: Annotated[str | None, _option("Day of a LOBSTER pair whose name does not say it, like 2012-06-21.")] = None,
     columns: Annotated[str | None, _option("Columns of a CSV of bars, like time=When,open=O; numbers where it has no header.")] = None,
     instruments: InstrumentsFile = None,
+    limits: Annotated[Path | None, _option("TOML file: what share of odd rows is warned of or refused (docs/store.md).")] = None,
     as_json: Json = False,
 ) -> None:
     """Put market files into a store.
@@ -68,6 +69,7 @@ def ingest(
         "columns": columns,
         "date": date,
         "registry": registry_of(instruments),
+        "limits": limits,
     }
     if len(sources) == 1 and not passed:
         _one(sources[0], store, options, as_json)

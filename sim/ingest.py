@@ -25,6 +25,7 @@ def ingest(
     also: str | os.PathLike | None = None,
     date: str | None = None,
     registry: Mapping[str, Instrument] = REGISTRY,
+    limits: str | os.PathLike | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Puts one file into the store and says what was put in (the fields of `store.market.IngestReport`, plus `store`).
@@ -34,13 +35,15 @@ def ingest(
     books built of them (`mbp-10`, told under `books`); `schema` takes one of them alone. Of a live recording each schema goes in, or all
     of them stay out: see `_live`.
     `also`: the other file of a LOBSTER pair (message and order book file, in any order), whose name or `date` says the day.
-    `registry` gives tick and calendar for the quality report; `progress` is called with the records read so far. Raises BadInput,
+    `registry` gives tick and calendar for the quality report, `limits` is a TOML file of what of it is warned of and what is refused
+    (`store.quality_limits`); `progress` is called with the records read so far. Raises BadInput,
     NotFound, StaleCache; the store is then as it was before.
     """
     from store.books import BOOKS
     from store.csv_ohlcv import parse_columns
     from store.lobster import order_pair, told_by_name
     from store.market import ingest_file
+    from store.quality_limits import read_limits
     from store.readers import holds_messages, open_books, open_pair, open_source, recording_of
 
     stated = parse_columns(columns)
@@ -52,6 +55,8 @@ def ingest(
     options = {"schema": schema, "timezone": timezone, "stamp": stamp, "delimiter": delimiter, "columns": named, "date_order": date_order}
     options["date"] = date
     shared: dict[str, Any] = {"instrument": instrument, "registry": registry, "progress": progress}
+    if limits is not None:
+        shared["limits"] = read_limits(Path(limits))
 
     def books() -> dict[str, Any]:
         return _told(ingest_file(path, store, open_source=open_books, derived=BOOKS, options={"schema": schema}, **shared), store, registry)

@@ -47,6 +47,7 @@ from store.market_schema import (
     to_arrow,
 )
 from store.quality import CURSOR, InstrumentQuality, add_batch, add_faults, report
+from store.quality_limits import DEFAULT, Limits, refuse_beyond
 
 PART_ROWS = ROW_GROUP_ROWS
 """A part is written once this many rows of one instrument and date have come together (it may hold up to one batch more). Three parts
@@ -136,6 +137,7 @@ def ingest_file(
     progress: Callable[[int], None] | None = None,
     also: Path | None = None,
     derived: str = "",
+    limits: Limits = DEFAULT,
 ) -> IngestReport:
     """Puts the file at `path` into the store, once and wholly, or raises and leaves the store as it was.
 
@@ -143,8 +145,9 @@ def ingest_file(
     identity, which is the SHA-256 of the file alone without them.
     `open_source` opens it (see `store.readers`). `instrument` names the records of a file that names no symbols itself. `options` are those
     that `open_source` works with: the ones that shape values (`Source.options`) are kept, and the same file with others is refused.
-    `registry` gives tick and calendar for the quality report. `progress` is called with the rows read so far.
-    Raises BadInput (unreadable, empty, cut, overlapping, no space …), NotFound, StaleCache (the store is of a newer version).
+    `registry` gives tick and calendar for the quality report, `limits` say what of it is warned of and what is refused. `progress` is
+    called with the rows read so far. Raises BadInput (unreadable, empty, cut, overlapping, beyond the limits, no space …), NotFound,
+    StaleCache (the store is of a newer version).
     """
     path = Path(path)
     stamp = [_stamp(file) for file in (path, also) if file is not None]
@@ -156,7 +159,7 @@ def ingest_file(
         hashing = hasher.submit(_identity, path, also, derived)
         if exists and size <= HASH_FIRST_BYTES and (earlier := find_record(Path(store), hashing.result())) is not None:
             _refuse_other_options(earlier, path, Path(store), instrument, options or {})
-            return report_of(earlier, str(path), already=True)
+            return report_of(earlier, str(path), already=True, limits=limits)
         source = open_source(path)  # before the store is made: a file that cannot be read leaves none behind
         root, is_new = ensure_store(store)
         others: list[SourceRecord] = []
@@ -170,6 +173,7 @@ def ingest_file(
                     raise BadInput(f"{path}: changed while it was read: wait until it is complete and run again; nothing was kept")
                 name = printable(f"{path.name} ({derived})" if derived else path.name)
                 record = _record(work, name, size, rows, qualities, options or {})
+                refuse_beyond(record.quality, limits, path)
                 earlier = commit(root, folder, record, work.staged)
         except _HeldAlready as found:
             earlier = record = found.record
@@ -181,7 +185,7 @@ def ingest_file(
             raise
     if earlier is not None:
         _refuse_other_options(earlier, path, root, instrument, options or {})
-    return report_of(earlier or record, str(path), earlier is not None, others, registry)
+    return report_of(earlier or record, str(path), earlier is not None, others, registry, limits)
 
 
 def _identity(path: Path, also: Path | None, derived: str) -> str:

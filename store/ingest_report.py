@@ -10,6 +10,7 @@ from lob.records import BAR_NS
 from lob.units import PRICE_SCALE
 from store.catalog import SourceRecord
 from store.quality import COUNTERS
+from store.quality_limits import DEFAULT, Limits
 
 SCALE = 20
 """Traded prices of one root that are this many times those of another file, or of the file's own lowest trade, are of another scale.
@@ -37,7 +38,12 @@ class IngestReport:
 
 
 def report_of(
-    record: SourceRecord, path: str, already: bool, others: Sequence[SourceRecord] = (), registry: Mapping[str, Instrument] = REGISTRY
+    record: SourceRecord,
+    path: str,
+    already: bool,
+    others: Sequence[SourceRecord] = (),
+    registry: Mapping[str, Instrument] = REGISTRY,
+    limits: Limits = DEFAULT,
 ) -> IngestReport:
     """`others`: what else the store holds, against which the scale of the prices is held, by the roots of `registry`."""
     return IngestReport(
@@ -52,43 +58,43 @@ def report_of(
         parts=len(record.parts),
         bytes=sum(part.bytes for part in record.parts),
         quality=record.quality,
-        warnings=(*_warnings(record, path), *_of_another_scale(record, path, others, registry)),
+        warnings=(*_warnings(record, path, limits), *_of_another_scale(record, path, others, registry)),
     )
 
 
-def _warnings(record: SourceRecord, path: str) -> list[str]:
-    """One line per fault of the data that a person should look at before using it."""
-    lines = []
+_SAID = {
+    "inconsistent_bars": "bars have an open or a close outside low to high",
+    "off_tick_rows": "rows hold a price that is no whole number of ticks: they stay out of the tape",
+    "unknown_orders": "messages speak of an order that is not in the book: cancels of one are refused",
+    "duplicate_orders": "messages add an order that is there already: they are refused",
+    "oversized_cancels": "messages take out more lots than are left: they are cut",
+    "bad_messages": "messages have no price or no side: they are refused",
+    "book_mismatches": "rows of the book file are not what the messages make: they are never traded on",
+    "unfounded_books": "rows show a book whose beginning is not in the file (no snapshot, no clear): never traded on",
+    "crossed_fault": "rows show a crossed book{where}: they are never traded on",
+    "out_of_order_recv": "rows are older than a row before them: they keep their place",
+    "out_of_order_event": "rows are older than a row before them: they keep their place",
+    "outside_session": "{rows} lie outside the trading session (first on {first}): {ask}",
+}
+"""What a warning says of a count; of any other that limits name, the count's name."""
+
+
+def _warnings(record: SourceRecord, path: str, limits: Limits) -> list[str]:
+    """One line per fault of the data that a person should look at before using it: what is above its limit."""
+    lines, bars = [], record.schema in BAR_NS
     for symbol, _, _ in record.spans:
         days = [row for row in record.quality if row["instrument"] == symbol]
         total = {name: sum(row.get(name) or 0 for row in days) for name in COUNTERS}  # a record may be older than a count
-        bars = record.schema in BAR_NS
-        found = []
-        if bars and total["outside_session"]:
-            first = next(row["date"] for row in days if row["outside_session"])
-            ask = "are the time zone and the stamp (start or end of a bar) right?"
-            found.append((total["outside_session"], f"bars lie outside the trading session (first on {first}): {ask}"))
-        if total["inconsistent_bars"]:
-            found.append((total["inconsistent_bars"], "bars have an open or a close outside low to high"))
-        if total["off_tick_rows"]:
-            found.append((total["off_tick_rows"], "rows hold a price that is no whole number of ticks: they stay out of the tape"))
-        if total["unknown_orders"]:
-            found.append((total["unknown_orders"], "messages speak of an order that is not in the book: cancels of one are refused"))
-        if total["duplicate_orders"] or total["bad_messages"] or total["oversized_cancels"]:
-            bad = total["duplicate_orders"] + total["bad_messages"] + total["oversized_cancels"]
-            found.append((bad, "messages are refused or cut: an order twice, more lots than are left, no price or side"))
-        if total["book_mismatches"]:
-            found.append((total["book_mismatches"], "rows of the book file are not what the messages make: they are never traded on"))
-        if total["unfounded_books"]:
-            found.append(
-                (total["unfounded_books"], "rows show a book whose beginning is not in the file (no snapshot, no clear): never traded on")
-            )
-        if total["crossed_fault"]:
-            where = "" if days[0]["session_reason"] else " inside the session"
-            found.append((total["crossed_fault"], f"rows show a crossed book{where}: they are never traded on"))
-        if late := total["out_of_order_event"] if bars else total["out_of_order_recv"]:
-            found.append((late, "rows are older than a row before them: they keep their place"))
-        lines += [f"{path}: {symbol}: {count:,} of {total['rows']:,} {what}" for count, what in found]
+        for name, share in limits.warn_of(bars).items():
+            if total[name] > share * total["rows"]:
+                first = next(row["date"] for row in days if row.get(name))
+                text = _SAID.get(name, f"are counted as {name} (docs/store.md)").format(
+                    where="" if days[0]["session_reason"] else " inside the session",
+                    rows="bars" if bars else "rows",
+                    first=first,
+                    ask="are the time zone and the stamp (start or end of a bar) right?" if bars else "is the calendar the instrument's?",
+                )
+                lines.append(f"{path}: {symbol}: {total[name]:,} of {total['rows']:,} {text}")
         if days[0]["off_tick_reason"]:
             lines.append(f"{path}: {days[0]['off_tick_reason']}: ticks and sessions were not checked; name it in an instruments file")
     return lines
