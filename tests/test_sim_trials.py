@@ -8,6 +8,7 @@ import pytest
 
 from sim.config import config_hash
 from sim.trials import count_trials, overlap, windows_of
+from store.manifest import new_manifest
 
 CONFIG = {"phase": "eval", "instrument": {"symbol": "ESH4"}, "tape": {"start_ns": 100, "end_ns": 200}, "policy": {"checkpoint": "a"}}
 
@@ -26,7 +27,7 @@ def other(**changes):
 
 def write(runs: Path, name: str, config: dict) -> None:
     (runs / name).mkdir()
-    manifest = {"format": 1, "identity": {"config": config}, "log": {}, "head": None, "end_state": None}
+    manifest = new_manifest({"config": config}, {}, "diag", 1, ())
     (runs / name / "manifest.json").write_text(json.dumps(manifest))
 
 
