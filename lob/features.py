@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lob.features_kernel import CUSUM_ALARM, CUSUM_CLIP, CUSUM_DRIFT, RETURN_SPANS, VOLATILITY_SPANS, WILDER, market_rows
+from lob.features_kernel import CUSUM_ALARM, CUSUM_CLIP, CUSUM_DRIFT, IMPACT_SPAN, RETURN_SPANS, VOLATILITY_SPANS, WILDER, market_rows
 from lob.layout import LANE, LANE_SLOTS, OFFSET, OFI, OFI_DELTA, OFI_SLOTS, SLOTS, STATE_DIM
 from lob.records import BAR_NS
 from lob.schedule import clock_ticks, parse_clock
@@ -18,6 +18,9 @@ from lob.tape import Schedule, Tape
 
 STAGES = ("log_return", "raw", "log", "bounded", "lane", "unused")
 """How far a slot's raw value is processed. The normaliser leaves `bounded`, `lane` and `unused` slots as they are."""
+
+AS_IT_IS = ("bounded", "lane", "unused")
+"""Stages that the normaliser leaves alone."""
 
 BOTH, BOOKS = ("books", "bars"), ("books",)
 
@@ -115,6 +118,22 @@ def _declare() -> tuple[Feature, ...]:
             "Page 1954",
         ),
         Feature("momentum_60", "bounded", "1", "tanh(change of mid over 60 ticks / root of the sum of its squared changes)", "-"),
+        Feature(
+            "imbalance_weighted", "bounded", "1", "(B - A) / (B + A), B and A the lots over all levels, those of level i over 2^i",
+            "Cao, Hansch, Wang 2009", BOOKS,
+        ),
+        Feature(
+            "kyle_lambda_60", "raw", "ticks/lot",
+            f"sum of x y / sum of x^2 over the last {IMPACT_SPAN} ticks after the session's first, x = buys - sells of the interval, "
+            "y = change of mid; 0 where nothing printed",
+            "Kyle 1985", BOOKS, 0.0, 0.01,
+        ),
+        Feature(
+            "toxicity_60", "bounded", "1",
+            f"sum of |buys - sells| / sum of (buys + sells) over the last {IMPACT_SPAN} ticks after the session's first: "
+            "VPIN with the clock's ticks for buckets",
+            "Easley, Lopez de Prado, O'Hara 2012", BOOKS,
+        ),
         *flows,
         whole,
         *deltas,

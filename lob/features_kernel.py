@@ -20,6 +20,10 @@ REFERENCE_HALF_TICKS = 200
 """Least denominator of a return between prices that have no logarithm: 100 ticks."""
 OVER_ATR_CLIP = 10.0
 
+IMPACT_SPAN = 60
+"""Ticks over which trades are held against the moves of their intervals."""
+_LOTS_CLIP = 1 << 20  # lots of an interval: sixty products with a clipped move fit an int64 sum
+
 _RING = 256  # > the longest span, a power of two
 _SQUARE_CLIP = 1 << 26  # half ticks: 240 squares of it fit an int64 sum
 _NO_BID, _NO_ASK = -(1 << 40), 1 << 40
@@ -48,6 +52,7 @@ _LOG_VOLUME, _LOG_EVENTS, _SIN, _COS = OFFSET["log_volume"], OFFSET["log_events"
 _ELAPSED, _DURATION, _STALENESS = OFFSET["session_elapsed"], OFFSET["log_bar_duration_s"], OFFSET["log_staleness_s"]
 _ATR, _MOVE_ATR, _RANGE_ATR, _ADX_SLOT = OFFSET["atr_ticks"], OFFSET["move_over_atr"], OFFSET["range_over_atr"], OFFSET["adx"]
 _CUSUM_SLOT, _MOMENTUM = OFFSET["cusum"], OFFSET["momentum_60"]
+_WEIGHTED, _KYLE, _TOXICITY = OFFSET["imbalance_weighted"], OFFSET["kyle_lambda_60"], OFFSET["toxicity_60"]
 _RETURN, _VOLATILITY = OFFSET["log_return_1"], OFFSET["volatility_5"]
 
 
@@ -60,6 +65,7 @@ def market_rows(
     levels = bid_lots.shape[1]
     ints, floats = np.zeros(_INTS, np.int64), np.zeros(_FLOATS, np.float64)
     mids, squares, sums = np.zeros(_RING, np.int64), np.zeros(_RING, np.int64), np.zeros(len(VOLATILITY_SPANS), np.int64)
+    impacts, impact = np.zeros((_RING, 4), np.int64), np.zeros(4, np.int64)
     flow, depth = np.zeros(levels, np.int64), np.zeros(levels, np.int64)
     ofi, ofi_before = np.zeros(OFI_SLOTS, np.float64), np.zeros(OFI_SLOTS, np.float64)
     slots = np.zeros(out.shape[1], np.float64)
@@ -67,7 +73,7 @@ def market_rows(
     for k in range(len(ticks)):
         if tick_dates[k] != date:
             date = tick_dates[k]
-            ints[:], floats[:], sums[:], squares[:], ofi[:] = 0, 0.0, 0, 0, 0.0
+            ints[:], floats[:], sums[:], squares[:], ofi[:], impact[:] = 0, 0.0, 0, 0, 0.0, 0
             ints[_PREVIOUS], ints[_MARK], ints[_LAST_TIME] = -1, -1, tick_opens[k]
             _clear_interval(ints, flow, depth)
         while row < len(ts_recv) and ts_recv[row] <= ticks[k]:
@@ -79,6 +85,7 @@ def market_rows(
         if ints[_MARK] < 0:
             continue
         _take_tick(ints, floats, mids, squares, sums)
+        _take_impact(ints, impacts, impact)
         ofi_before[:] = ofi
         _flow_over_depth(flow, depth, ints[_FLOWS], ofi)
         if emit[k] >= 0:
@@ -89,6 +96,7 @@ def market_rows(
             if books:
                 _write_book(bid_ticks[ints[_MARK]], ask_ticks[ints[_MARK]], bid_lots[ints[_MARK]], ask_lots[ints[_MARK]], slots)
                 _write_flow(ints, ofi, ofi_before, slots)
+                _write_impact(impact, slots)
             for slot in range(len(slots)):
                 out[emit[k], slot] = slots[slot]
         ints[_LAST_TIME] = ticks[k]
@@ -193,6 +201,23 @@ def _take_tick(ints, floats, mids, squares, sums):
 
 
 @kernel_cpu
+def _take_impact(ints, impacts, impact):
+    """Sums over the last moves, after `_take_tick`: x y and x^2, y in half ticks and x the signed lots; |x|, and lots of either side."""
+    n = ints[_COUNT] - 1
+    if n == 0:
+        return  # no move is known yet
+    lots = min(max(ints[_BUY] - ints[_SELL], -_LOTS_CLIP), _LOTS_CLIP)
+    move = min(max(ints[_MOVE], -_SQUARE_CLIP), _SQUARE_CLIP)
+    if n > IMPACT_SPAN:
+        for i in range(4):
+            impact[i] -= impacts[(n - IMPACT_SPAN) % _RING, i]
+    newest = impacts[n % _RING]
+    newest[0], newest[1], newest[2], newest[3] = lots * move, lots * lots, abs(ints[_BUY] - ints[_SELL]), ints[_BUY] + ints[_SELL]
+    for i in range(4):
+        impact[i] += newest[i]
+
+
+@kernel_cpu
 def _return_between(now, before):
     """log(now/before), or the difference over the larger of the two (at least 100 ticks) where a price is not positive."""
     if now > 0 and before > 0:
@@ -241,17 +266,27 @@ def _write_flow(ints, ofi, ofi_before, slots):
 
 
 @kernel_cpu
+def _write_impact(impact, slots):
+    if impact[1] > 0:
+        slots[_KYLE] = 0.5 * impact[0] / impact[1]
+    if impact[3] > 0:
+        slots[_TOXICITY] = impact[2] / impact[3]
+
+
+@kernel_cpu
 def _write_book(bid_ticks, ask_ticks, bid_lots, ask_lots, slots):
     """What the last tradable book shows."""
     levels = len(bid_lots)
     mid = 0.5 * (np.int64(bid_ticks[0]) + ask_ticks[0])
     spread = np.int64(ask_ticks[0]) - bid_ticks[0]
     bids, asks, mass_bid, mass_ask = np.int64(0), np.int64(0), 0.0, 0.0
+    weighted_bid, weighted_ask = np.int64(0), np.int64(0)
     last_bid, last_ask = np.int64(bid_ticks[0]), np.int64(ask_ticks[0])
     for level in range(levels):
         bid, ask = np.int64(bid_lots[level]), np.int64(ask_lots[level])
         if level < 10:
             slots[_QUEUE + level] = imbalance(bid, ask)
+        weighted_bid, weighted_ask = weighted_bid + (bid << (levels - 1 - level)), weighted_ask + (ask << (levels - 1 - level))
         if bid:
             bids += bid
             mass_bid += (mid - bid_ticks[level]) * bid
@@ -263,6 +298,7 @@ def _write_book(bid_ticks, ask_ticks, bid_lots, ask_lots, slots):
     slots[_SPREAD] = spread
     slots[_MICROPRICE] = microprice_offset(spread, np.int64(bid_lots[0]), np.int64(ask_lots[0]))
     slots[_IMBALANCE] = imbalance(bids, asks)
+    slots[_WEIGHTED] = imbalance(weighted_bid, weighted_ask)
     slots[_MASS_BID], slots[_MASS_ASK] = mass_bid / bids, mass_ask / asks
     slots[_MASS_SKEW] = slots[_MASS_BID] - slots[_MASS_ASK]
     slots[_SLOPE_BID] = np.log1p(bids / (abs(bid_ticks[0] - last_bid) + 1.0))

@@ -28,6 +28,7 @@ _MARKET: dict[int, str] = {
     32: "session_sin", 33: "session_cos", 34: "session_elapsed", 35: "log_bar_duration_s", 36: "log_staleness_s",
     37: "atr_ticks", 38: "move_over_atr", 39: "range_over_atr",
     40: "adx", 41: "cusum", 42: "momentum_60",
+    43: "imbalance_weighted", 44: "kyle_lambda_60", 45: "toxicity_60",
     **{OFI + i: f"ofi_{i}" for i in range(OFI_SLOTS)},
     **{OFI_DELTA + i: f"ofi_delta_{i}" for i in range(OFI_SLOTS)},
 }  # fmt: skip

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lob.errors import BadInput
-from lob.features import FEATURES, STAGE
+from lob.features import AS_IT_IS, FEATURES, STAGE
 from lob.layout import SLOTS, STATE_DIM
 
 CLIP = 10.0
@@ -19,8 +19,6 @@ CLIP = 10.0
 
 RETURN_STD_BOUNDS = (1e-7, 1e-1)
 """A fitted standard deviation of returns outside these is no market's (a tick is some 5e-5 of a price): the declared one is used."""
-
-_PASSED = ("bounded", "lane", "unused")
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ def fixed(period_s: float = 1.0) -> Normaliser:
     """The declared center and scale of every feature for a clock of this period: constants, so no data can look ahead through them."""
     mean, std = np.zeros(STATE_DIM), np.ones(STATE_DIM)
     for feature in FEATURES:
-        if feature.stage not in _PASSED:
+        if feature.stage not in AS_IT_IS:
             mean[feature.slot] = feature.center
             std[feature.slot] = feature.scale * (max(period_s, 1.0) ** 0.5 if feature.diffuses else 1.0)
     return Normaliser(mean, std, f"fixed, for ticks of {period_s:g} s")
@@ -66,7 +64,7 @@ def fit(features: np.ndarray | Sequence[np.ndarray], label: str, declared: Norma
         if not np.isfinite(column).all():
             row = int(np.flatnonzero(~np.isfinite(column))[0])
             raise BadInput(f"feature {SLOTS[slot]} of decision {row} is not finite ({label}): normalisation cannot be fitted on it")
-        if STAGE[slot] in _PASSED:
+        if STAGE[slot] in AS_IT_IS:
             continue
         mean[slot] = column.mean()
         if column.min() == column.max():
@@ -85,6 +83,6 @@ def apply(features: np.ndarray, normaliser: Normaliser) -> np.ndarray:
     if not np.isfinite(x).all():
         row, slot = np.argwhere(~np.isfinite(x))[0]
         raise BadInput(f"feature {SLOTS[slot]} of decision {row} is not finite: it cannot be observed")
-    scaled = np.array([stage not in _PASSED for stage in STAGE])
+    scaled = np.array([stage not in AS_IT_IS for stage in STAGE])
     x[:, scaled] = np.clip(x[:, scaled], -CLIP, CLIP)
     return x.astype(np.float32)

@@ -7,7 +7,7 @@ from typing import Any
 
 def list_slots() -> dict[str, Any]:
     """The 128 slots of the observation and the layout's fingerprint, as JSON values. Lane and unused slots have no formula."""
-    from lob.features import FEATURES, STAGE
+    from lob.features import AS_IT_IS, FEATURES, STAGE
     from lob.layout import SLOTS, layout_fingerprint
 
     declared = {feature.slot: feature for feature in FEATURES}
@@ -19,5 +19,6 @@ def list_slots() -> dict[str, Any]:
         row["given_by"] = list(feature.given_by) if feature else []
         row["formula"] = feature.formula if feature else None
         row["source"] = feature.source if feature and feature.source != "-" else None
+        row["typical"] = {"center": feature.center, "scale": feature.scale} if feature and feature.stage not in AS_IT_IS else None
         slots.append(row)
     return {"fingerprint": layout_fingerprint(), "slots": slots}

@@ -139,6 +139,12 @@ def test_features_lists_every_slot_of_the_layout():
     assert found["fingerprint"] == layout_fingerprint()
     assert {slot["name"]: slot["slot"] for slot in found["slots"]} == OFFSET
     assert "imbalance_10" in sim("features").stdout
+    said = sim("features", "--explain").stdout.splitlines()
+    for slot in found["slots"]:
+        if slot["stage"] != "unused":
+            (at,) = (i for i, line in enumerate(said) if line.startswith(f"{slot['slot']:>3}  {slot['name']} ("))
+            assert (slot["formula"] or "the state of the account") in said[at + 1], slot["name"]
+            assert slot["source"] is None or said[at + 2] == f"     source: {slot['source']}"
 
 
 def test_help_imports_nothing_heavy():

@@ -80,6 +80,11 @@ class Oracle:
         each = [s / (2 * (d / (2 * flows))) if d else 0.0 for s, d in zip(sums, depth, strict=True)]
         return (each + [0.0] * 7)[:7] + [sum(each) / levels]
 
+    def signed(self, t, after):
+        """(buys, sells) in lots of the interval that ends at t."""
+        rows, tape = self.rows(t, after), self.tape
+        return tuple(sum(int(tape.trade_lots[r]) for r in rows if tape.trade_side[r] * sign > 0) for sign in (1, -1))
+
     def wilder(self, series):
         """Wilder's moving average: the plain mean of the first 14, then (13 x old + new) / 14."""
         value = sum(series[:14]) / min(len(series), 14)
@@ -138,6 +143,12 @@ class Oracle:
         out["trade_imbalance"] = (buy - sell) / (buy + sell) if buy + sell else 0.0
         out["signed_volume"] = _sign(buy - sell) * math.log1p(abs(buy - sell))
         out["log_events"] = math.log1p(len(rows))
+        lots = [self.signed(u, ticks[k - 1] if k else -1) for k, u in enumerate(ticks)][1:][-60:]
+        x, y = [buys - sells for buys, sells in lots], [move / 2 for move in moves[-60:]]
+        if any(x):
+            out["kyle_lambda_60"] = sum(a * b for a, b in zip(x, y, strict=True)) / sum(a * a for a in x)
+        if printed := sum(map(sum, lots)):
+            out["toxicity_60"] = sum(map(abs, x)) / printed
         flow, earlier = self.flow(t), self.flow(ticks[-2]) if len(ticks) > 1 else [0.0] * 8
         for slot in range(8):
             out[f"ofi_{slot}"], out[f"ofi_delta_{slot}"] = flow[slot], flow[slot] - earlier[slot]
@@ -151,6 +162,9 @@ class Oracle:
         out["microprice_offset_ticks"] = (pb * a + pa * b) / (a + b) - mid
         B, A = sum(q for _, q in bids), sum(q for _, q in asks)
         out["imbalance_10"] = (B - A) / (B + A)
+        weight = [2.0**-level for level in range(len(tape.bid_lots[i]))]
+        B_w, A_w = (sum(w * int(q) for w, q in zip(weight, lots[i], strict=True)) for lots in (tape.bid_lots, tape.ask_lots))
+        out["imbalance_weighted"] = (B_w - A_w) / (B_w + A_w)
         out["centre_of_mass_bid_ticks"] = sum((mid - p) * q for p, q in bids) / B
         out["centre_of_mass_ask_ticks"] = sum((p - mid) * q for p, q in asks) / A
         out["centre_of_mass_skew_ticks"] = out["centre_of_mass_bid_ticks"] - out["centre_of_mass_ask_ticks"]
@@ -241,7 +255,7 @@ def test_a_book_by_hand():
     tape = book([{"at": t * SECOND, **shown} for t in range(1, 6)], hours((0, 100 * SECOND)))
     row = market_features(tape, schedule(tape, "1s", 2 * SECOND, 6 * SECOND, 0, 1))[0]
     expected = {
-        "spread_ticks": 2, "imbalance_10": (40 - 10) / 50,
+        "spread_ticks": 2, "imbalance_10": (40 - 10) / 50, "imbalance_weighted": (25 - 7.5) / 32.5,
         "queue_imbalance_0": 5 / 15, "queue_imbalance_1": 25 / 35, "queue_imbalance_2": 0,
         "microprice_offset_ticks": (100 * 5 + 102 * 10) / 15 - 101, "centre_of_mass_bid_ticks": (10 * 1 + 30 * 2) / 40,
         "centre_of_mass_ask_ticks": (5 * 1 + 5 * 3) / 10, "centre_of_mass_skew_ticks": -0.25,
@@ -270,6 +284,26 @@ def test_order_flow_by_hand():
     got = market_features(tape, schedule(tape, "1s", SECOND, 9 * SECOND, 0, 1))[:, OFFSET["ofi_0"]]
     first = (7 - 3) / (2 * ((7 + 6 + 4 + 6) / 4))
     assert got[:5] == pytest.approx([0, first, -4 / (2 * (8 / 2)), 4 / (2 * (10 / 2)), 0]), "no flow is measured across the crossed row"
+
+
+def test_impact_and_toxicity_by_hand():
+    """Four lots bought while mid rises by a tick, then three sold and one bought while it falls by half of one; then a tick of silence."""
+    quiet, up = {"bids": [(100, 10)], "asks": [(101, 10)]}, {"bids": [(101, 10)], "asks": [(102, 10)]}
+    down = {"bids": [(100, 10)], "asks": [(102, 10)]}
+    traded = {"action": "T", "flags": 0}
+    events = [
+        {"at": 1, **quiet},
+        {"at": SECOND + 1, **quiet, **traded, "side": "B", "size": 4},
+        {"at": SECOND + 2, **up},
+        {"at": 2 * SECOND + 1, **up, **traded, "side": "A", "size": 3},
+        {"at": 2 * SECOND + 2, **up, **traded, "side": "B", "size": 1},
+        {"at": 2 * SECOND + 3, **down},
+        *({"at": t * SECOND, **down} for t in range(4, 8)),
+    ]
+    tape = book(events, hours((0, 100 * SECOND)))
+    got = market_features(tape, schedule(tape, "1s", SECOND, 7 * SECOND, 0, 1))
+    assert got[:4, OFFSET["kyle_lambda_60"]] == pytest.approx([0, 4 / 16, (4 + 1) / (16 + 4), 5 / 20])
+    assert got[:4, OFFSET["toxicity_60"]] == pytest.approx([0, 1, (4 + 2) / (4 + 4), 6 / 8])
 
 
 def test_trades_are_counted_in_their_interval_and_by_their_aggressor():
