@@ -25,8 +25,6 @@ What the exchanges add later is not in here, nor a day of national mourning on w
 usual hours and has no rows at its end. One that is too short would lose rows, one that is too long loses nothing.
 """
 
-FIRST_YEAR, LAST_YEAR = {FIRST}, {LAST}
-
 CLOSED = "closed"
 
 # fmt: off

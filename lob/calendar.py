@@ -9,7 +9,6 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -22,14 +21,6 @@ from lob.units import NS_PER_SECOND, format_time_ns
 _MINUTE_NS = 60 * NS_PER_SECOND
 _HALT_NS = 2 * 60 * _MINUTE_NS
 """Closed for no longer than this, the market has halted for the day; for longer, it was away (a weekend, a holiday, an early close)."""
-
-
-class MarketState(IntEnum):
-    """What the market is at a moment, by its calendar. In the pre-open orders can be entered, and nothing trades."""
-
-    CLOSED = 0
-    PRE_OPEN = 1
-    OPEN = 2
 
 
 @dataclass(frozen=True)
@@ -103,6 +94,9 @@ def hours_of(calendar: str) -> Hours:
     raise NotFound(f"calendar {calendar!r} is not known: use one of {', '.join(sorted(CALENDARS))}")
 
 
+LONGEST_HOURS = 200
+"""Characters of a calendar's text: a run's manifest is not believed to hold a longer one (`sim.run_data`)."""
+
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _KEYS = ("zone", "open", "close", "days", "pre_open_minutes", "closed", "early")
 
@@ -111,6 +105,8 @@ def parse_hours(text: str) -> Hours:
     """The rule that a calendar's text states: `zone=Europe/London open=01:00 close=19:00 days=mon,tue,wed,thu,fri closed=20241225
     early=20241224@12:30 pre_open_minutes=15`. `open=-18:00` is the evening before. Raises BadInput.
     """
+    if len(text) > LONGEST_HOURS:
+        raise BadInput(f"calendar: its text has {len(text)} characters, and {LONGEST_HOURS} at most can be kept: state fewer dates")
     stated: dict[str, str] = {}
     for word in text.split():
         key, _, value = word.partition("=")
@@ -213,17 +209,6 @@ def session_bounds(calendar: str, date: dt.date) -> tuple[int, int]:
         why = "a holiday" if date.weekday() in hours.weekdays else f"a {date:%A}"
         raise BadInput(f"{date} is {why}, no trade date of {calendar}: choose another day")
     return bounds
-
-
-def state_of(sessions: Sessions, ts_ns: np.ndarray) -> np.ndarray:
-    """int8[n]: the `MarketState` at each time, by the sessions given: those outside of their range are CLOSED."""
-    ts = np.asarray(ts_ns).astype(np.int64, copy=False)
-    if len(sessions.open_ns) == 0:
-        return np.full(ts.shape, MarketState.CLOSED, np.int8)
-    index = np.searchsorted(sessions.pre_open_ns, ts, side="right") - 1
-    is_open = (ts >= sessions.open_ns[index]) & (ts < sessions.close_ns[index])
-    state = np.where(is_open, MarketState.OPEN, np.where(ts < sessions.open_ns[index], MarketState.PRE_OPEN, MarketState.CLOSED))
-    return np.where(index >= 0, state, MarketState.CLOSED).astype(np.int8)
 
 
 def session_of(sessions: Sessions, ts_ns: np.ndarray) -> np.ndarray:

@@ -4,8 +4,6 @@ What the exchanges add later is not in here, nor a day of national mourning on w
 usual hours and has no rows at its end. One that is too short would lose rows, one that is too long loses nothing.
 """
 
-FIRST_YEAR, LAST_YEAR = 2012, 2031
-
 CLOSED = "closed"
 
 # fmt: off

@@ -17,7 +17,7 @@ from lob.schedule import clock_ticks, parse_clock
 from lob.tape import Schedule, Tape
 
 STAGES = ("log_return", "raw", "log", "bounded", "lane", "unused")
-"""How far a slot's raw value is processed. The normaliser leaves `bounded`, `lane` and `unused` slots as they are."""
+"""How far a slot's raw value is processed."""
 
 AS_IT_IS = ("bounded", "lane", "unused")
 """Stages that the normaliser leaves alone."""

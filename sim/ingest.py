@@ -36,8 +36,8 @@ def ingest(
     of them stay out: see `_live`.
     `also`: the other file of a LOBSTER pair (message and order book file, in any order), whose name or `date` says the day.
     `registry` gives tick and calendar for the quality report, `limits` is a TOML file of what of it is warned of and what is refused
-    (`store.quality_limits`); `progress` is called with the records read so far. Raises BadInput,
-    NotFound, StaleCache; the store is then as it was before.
+    (`store.quality_limits`); `progress` is called with the records read so far. Raises BadInput, NotFound, StaleCache; the store is then as
+    it was before.
     """
     from store.books import BOOKS
     from store.csv_ohlcv import parse_columns

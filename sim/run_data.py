@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lob.calendar import LONGEST_HOURS
 from lob.errors import BadInput, DamagedLog, first_line
 from lob.units import PRICE_SCALE, USD_MICROS, exact_fraction
 
@@ -23,7 +24,7 @@ UNREADABLE = (DamagedLog, OSError, ValueError, KeyError)
 """What reading a run's log raises when its files are gone or are not what a log's are."""
 
 _MISSING: Any = object()
-_MOST_TEXT, _MOST_LANES = 200, 2**20
+_MOST_TEXT, _MOST_LANES = LONGEST_HOURS, 2**20  # hours of one's own are the longest text of a manifest's terms
 
 
 class WorkingTerms(NamedTuple):

@@ -18,7 +18,7 @@ from lob.errors import BadInput, TapeproofError
 from lob.units import counted
 from sim import verify_sql as sql
 from sim.evaluation import EVALUATION, concluded
-from sim.run_data import FINISHED, PHASES, UNREADABLE, RunData, RunTerms, distinct, joint_hash, load, summary_file
+from sim.run_data import FINISHED, PHASES, UNREADABLE, RunData, RunTerms, distinct, load, summary_file
 from sim.summary import summarize
 from sim.verify_accounting import (
     Grid,
@@ -36,12 +36,13 @@ from sim.verify_accounting import (
 )
 from sim.verify_checkpoint import check_best, check_states
 from sim.verify_contract import check_contract, defined_in
+from sim.verify_data import check_data, read_market
 from sim.verify_diag import check_diag, check_trades_alone
 from sim.verify_fills import check_drain, check_fills, check_marks, check_standing, check_times, fees_of, fill_events, raw_price
 from sim.verify_floor import check_floor, resting_stops
 from sim.verify_gates import check_actual, check_ends, check_gates, check_sentinels, check_trail
 from sim.verify_hashes import check_build
-from sim.verify_market import BAR_COLUMNS, Market, book_columns, join_markets, market_of
+from sim.verify_market import Market
 from sim.verify_orders import check_orders_follow
 from sim.verify_schedule import check_schedule
 from sim.verify_terms import ContractTerms
@@ -109,9 +110,11 @@ def verify(run_dir: str | Path, store: str | Path | None, head: str | None = Non
         checks.append(skipped("data_hash", "no store given"))
     else:
         try:
-            held, data_checks = read_market(terms, store)
-            market = held if run.has("fills") else None
-            defined = defined_in(store, run.terms)
+            if run.has("fills"):
+                market, data_checks = read_market(terms, store)
+            else:
+                data_checks = [check_data(terms, store)]
+            defined = defined_in(store, terms)
         except TapeproofError as error:
             if all(check.status == OK for check in checks):
                 raise BadInput(f"this store cannot judge the run: {error}") from None
@@ -127,41 +130,6 @@ def verify(run_dir: str | Path, store: str | Path | None, head: str | None = Non
         return _unreadable(run_dir, checks, tolerance_usd_micros)
     files = read_run(run_dir)
     return replace(verdict, head=files.head, abandoned=describe_abandoned(files.abandoned))
-
-
-def read_market(terms: RunTerms, store: str | Path) -> tuple[Market, list[Check]]:
-    """The run's market from the store, and whether it is the data that the run saw (the data hash, computed anew).
-
-    Raises NotFound or BadInput when the store has nothing of it or cannot be read.
-    """
-    from lob.calendar import sessions
-    from store.market_read import list_parts, read_columns
-
-    needed = BAR_COLUMNS if terms.is_bars else book_columns(terms.schema, terms.working is not None)
-    reads = terms.reads or ((terms.read_start_ns, terms.read_end_ns, terms.data_hash),)
-    wrong, markets = [], []
-    for start, end, said in reads:
-        columns = read_columns(store, terms.instrument, terms.schema, start, end, terms.columns)
-        if columns.data_hash != said:
-            wrong.append(f"the store's data hash is {columns.data_hash}, the run's {said}")
-        if set(needed) - set(columns.arrays):
-            columns = read_columns(store, terms.instrument, terms.schema, start, end, needed)
-        held = sessions(terms.calendar, start, end)
-        markets.append(market_of(columns, terms.schema, terms.tick_price_e9, terms.slippage_ticks, held, terms.sources))
-    if terms.is_joined:
-        if joint_hash(terms.reads) != terms.data_hash:
-            wrong.append(f"the reads' data hashes give {joint_hash(terms.reads)}, the run says {terms.data_hash}")
-        serves = [next((i for i, read in enumerate(reads) if read[0] <= start < end <= read[1]), -1) for start, end in terms.windows]
-        if -1 in serves:
-            wrong.append("a window of the run lies in none of its reads")
-        market = join_markets(markets, [max(read, 0) for read in serves])
-    else:
-        market = markets[0]
-    if terms.data_hash is None:
-        wrong = ["the manifest holds none: nothing says which data the run saw"]
-    held_until = [part.end_ns for part in list_parts(store) if (part.instrument, part.schema) == (terms.instrument, terms.schema)]
-    market = replace(market, goes_on_until_ns=max(held_until))
-    return market, [failed("data_hash", wrong[0], "manifest", "data_hash") if wrong else Check("data_hash", OK, "")]
 
 
 def verify_tables(

@@ -38,7 +38,7 @@ from store.market_schema import (
     store_columns,
     to_arrow,
 )
-from store.merged import MERGED, RETIRED, Merged, Place, merged_file, places_of, read_merged, reading, sweep, to_json
+from store.merged import MERGED, RETIRED, Merged, Place, folder_of, merged_file, places_of, read_merged, reading, sweep, to_json
 from store.part_read import choose, damaged, read_chosen
 
 _ATTEMPTS = 5
@@ -154,15 +154,15 @@ def _drop_empty(catalogue: _Catalogue) -> None:
     """Removes merged days of which no record names a part any more: their records were removed by hand."""
     for path in sorted((catalogue.root / MERGED).glob("*.json")):
         merged = read_merged(path)
-        if merged is not None and not catalogue.day(merged.path.rpartition("/")[0]).parts:
-            _lay_out(catalogue, catalogue.day(merged.path.rpartition("/")[0]), [])
+        if merged is not None and not (day := catalogue.day(folder_of(merged.path))).parts:
+            _lay_out(catalogue, day, [])
 
 
 def split_off(root: Path, record: SourceRecord) -> None:
     """Gives each part of a source a file of its own again, and leaves those of other sources that lay with it merged. Raises BadInput."""
     catalogue = _Catalogue(root)
     own = {part.path for part in record.parts}
-    for folder in sorted({part.path.rpartition("/")[0] for part in record.parts}):
+    for folder in sorted({folder_of(part.path) for part in record.parts}):
         for _ in range(_ATTEMPTS):
             day = catalogue.day(folder)
             if day.merged is None or not any(path in own for path, _ in day.merged.members):
@@ -176,7 +176,7 @@ def split_off(root: Path, record: SourceRecord) -> None:
 def is_split_off(root: Path, record: SourceRecord) -> bool:
     """Whether every part of a source lies in a file of its own."""
     own = {part.path for part in record.parts}
-    days = (read_merged(merged_file(root, folder)) for folder in {path.rpartition("/")[0] for path in own})
+    days = (read_merged(merged_file(root, folder)) for folder in {folder_of(path) for path in own})
     return not any(path in own for day in days if day is not None for path, _ in day.members)
 
 

@@ -74,6 +74,11 @@ def plain_records(stored: np.ndarray, schema: str) -> np.ndarray:
     return upgraded(stored, schema)
 
 
+def plain_text(padded: bytes) -> str:
+    """A record's text up to its first NUL; what of it is not UTF-8 is replaced."""
+    return padded.split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
 @contextmanager
 def open_dbn(path: str | os.PathLike[str]) -> Iterator[tuple[DbnMetadata, int, Stream]]:
     """(metadata, byte offset of the first record, stream standing there)."""

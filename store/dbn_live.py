@@ -16,7 +16,7 @@ from lob.errors import BadInput
 from lob.jit import kernel_cpu
 from lob.records import RECORDS, RTYPE, layout
 from lob.units import UNDEFINED_TIMESTAMP
-from store.dbn import open_dbn, plain_records, stored_layout
+from store.dbn import open_dbn, plain_records, plain_text, stored_layout
 from store.detect import rtype_name
 from store.streams import Stream
 
@@ -90,9 +90,8 @@ def _mapping(record: np.void) -> tuple[int, int, int, str]:
     def day(name: str) -> int:
         return -1 if record[name] in (0, UNDEFINED_TIMESTAMP) else int(record[name]) // _DAY_NS
 
-    symbol = record["stype_out_symbol"].split(b"\0", 1)[0].decode("utf-8", "replace")
     end = day("end_ts")
-    return int(record["ts_event"]) // _DAY_NS, day("start_ts"), end if end >= 0 else 2**31, symbol
+    return int(record["ts_event"]) // _DAY_NS, day("start_ts"), end if end >= 0 else 2**31, plain_text(record["stype_out_symbol"])
 
 
 def _picked(stream: Stream, rtype: int, dtype: np.dtype, offset: int, counts: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lob.errors import BadInput
+from lob.errors import BadInput, first_line
 from store.catalog_record import Part, SourceRecord, is_part_path
 
 MERGED = "merged"
@@ -89,7 +89,7 @@ def read_merged(path: Path) -> Merged | None:
     except OSError as error:
         raise BadInput(f"{path}: the record of merged parts cannot be read ({error.strerror}): make it readable") from None
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        fault = (str(error).splitlines() or ["no record"])[0][:120]
+        fault = first_line(error)[:120]
         raise BadInput(f"{path}: the record of merged parts is damaged ({fault}): restore it or rebuild the store") from None
     return merged
 

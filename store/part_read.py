@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lob.errors import BadInput
+from lob.errors import BadInput, first_line
 from lob.records import has_receive_time
 from store.market_schema import arrow_schema, chunk_values, index_time, is_nullable, is_text, store_columns
 
@@ -32,8 +32,7 @@ class Chosen:
 
 
 def damaged(path: Path, error: Exception) -> BadInput:
-    reason = (str(error).splitlines() or ["unreadable"])[0]
-    return BadInput(f"{path}: the part cannot be read ({reason}): restore it or rebuild the store")
+    return BadInput(f"{path}: the part cannot be read ({first_line(error)}): restore it or rebuild the store")
 
 
 def choose(path: Path, schema: str, file_rows: int, first: int, end: int, span: tuple[int, int] | None) -> list[Chosen]:

@@ -1,22 +1,22 @@
-"""How much of what the quality report counts is too much: a file is warned of, or refused, by the share of a session's rows.
+"""How much of what the quality report counts is too much: a file is warned of, or refused, by a session's count over its rows.
 
 One table of defaults, each with its reason; a TOML file overrules them by counter:
 
     [warn]
-    off_tick_rows = 0.01     # of a session's rows, 0 to 1; false: never
+    off_tick_rows = 0.01     # 0: at the first; false: never (a count of values, as undefined_prices, can pass 1)
     [refuse]
     crossed_fault = 0.001
 """
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from lob.errors import BadInput, NotFound, first_line
+from lob.errors import BadInput
 from store.quality import COUNTERS
+from store.toml_file import read_toml
 
 LIMITABLE = tuple(name for name in COUNTERS if name not in ("rows", "longest_gap_ns", "trades", "traded_lots", "snapshots"))
 """Counters of faults; the others count what is there, or are a time."""
@@ -53,14 +53,7 @@ DEFAULT = Limits({}, {}, "the defaults")
 
 def read_limits(file: str | Path) -> Limits:
     """The limits of a TOML file, the defaults where it says nothing. Raises NotFound, BadInput with file, key and remedy."""
-    try:
-        stated = tomllib.loads(Path(file).read_bytes().decode("utf-8-sig"))
-    except FileNotFoundError:
-        raise NotFound(f"{file}: no such file of limits") from None
-    except OSError as error:
-        raise BadInput(f"{file}: the limits cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"{file}: not valid TOML: {first_line(error)}") from None
+    stated = read_toml(file, "file of limits")
     if unknown := sorted(set(stated) - {"warn", "refuse"}):
         raise BadInput(f"{file}: {unknown[0]!r} is neither [warn] nor [refuse]")
     warn, refuse = (_shares(file, name, stated.get(name, {})) for name in ("warn", "refuse"))

@@ -14,7 +14,7 @@ from store.books import Faults, books_of
 from store.csv_databento import databento_schema, read_databento_csv
 from store.csv_ohlcv import check_options, read_ohlcv_csv, told_bars
 from store.csv_rows import Symbols
-from store.dbn import read_batches, read_metadata, usable_schema
+from store.dbn import plain_text, read_batches, read_metadata, usable_schema
 from store.dbn_live import Recording, read_live, read_recording
 from store.dbn_metadata import DbnMetadata
 from store.detect import kind_of, refuse_unless_readable
@@ -172,7 +172,7 @@ def _definitions(path: Path, metadata: DbnMetadata) -> Source:
     def batches() -> Iterator[np.ndarray]:
         for records in read_batches(path):
             for ident, name in set(zip(records["instrument_id"].tolist(), records["raw_symbol"].tolist(), strict=True)):
-                names[ident] = name.split(b"\0", 1)[0].decode("utf-8", "replace")
+                names[ident] = plain_text(name)
             yield records
 
     def symbol_of(instrument_id: int, date: dt.date) -> str | None:

@@ -26,7 +26,6 @@ early = { 2024-12-24 = "12:30" }
 
 import datetime as dt
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
@@ -36,9 +35,10 @@ from typing import Any
 
 from lob.calendar import CALENDARS as KNOWN_CALENDARS
 from lob.calendar import parse_hours
-from lob.errors import BadInput, NotFound, first_line
+from lob.errors import BadInput
 from lob.instruments import REGISTRY, Instrument
 from lob.units import exact_fraction, usd_to_micros
+from store.toml_file import read_toml
 
 CALENDARS = "calendars"
 """The table that holds no instrument but hours."""
@@ -54,17 +54,8 @@ def read_instruments(
 
     `defined`: {entry: its tick and multiplier} as an exchange's definition has them, for a new entry that does not state them.
     """
-    try:
-        # Decimal keeps 0.1 exactly one tenth; a binary float would not.
-        tables = tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"), parse_float=Decimal)
-    except FileNotFoundError:
-        raise NotFound(f"{path}: no such instruments file") from None
-    except OSError as error:
-        raise BadInput(f"{path}: the instruments file cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not UTF-8 at byte {error.start}: save the instruments file as UTF-8") from None
-    except (ValueError, RecursionError) as error:  # tomllib's own, and what Python says of numbers and nesting without end
-        raise BadInput(f"{path}: not valid TOML: {first_line(error)}") from None
+    # Decimal keeps 0.1 exactly one tenth; a binary float would not.
+    tables = read_toml(path, "instruments file", parse_float=Decimal)
     merged = dict(registry)
     calendars = _calendars(path, tables.pop(CALENDARS, {}))
     for name, table in tables.items():

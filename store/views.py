@@ -174,8 +174,9 @@ _SESSION = ("instrument", "session_id", "pre_open_ns", "open_ns", "close_ns")
 
 
 def _view_in_sessions(connection: "duckdb.DuckDBPyConnection", schema: str) -> None:
-    """The schema's view with the session that holds a row (its trade date, yyyymmdd; null outside) and the market's state by the calendar
-    (`lob.calendar.MarketState`; null where the hours are not known). A view of its own, for the join costs what a sort costs."""
+    """The schema's view with the session that holds a row (its trade date, yyyymmdd; null outside) and the market's state by the calendar:
+    `open`, `closed`, or `pre_open`, when orders can be entered and nothing trades; null where the hours are not known. A view of its own,
+    for the join costs what a sort costs."""
     name, at = schema.replace("-", "_"), f"coalesce(m.{index_time(schema)}, m.ts_event)"
     is_open = f"{at} >= s.open_ns AND {at} < s.close_ns"
     connection.execute(

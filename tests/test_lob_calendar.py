@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from lob.calendar import CALENDARS, MarketState, session_bounds, session_of, sessions, state_of
+from lob.calendar import CALENDARS, session_bounds, session_of, sessions
 from lob.errors import BadInput, NotFound
 
 
@@ -155,27 +155,11 @@ def test_the_evening_after_a_holiday_opens_the_next_trade_date() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("time", "state"),
-    [
-        ("2024-03-10T20:59", MarketState.CLOSED),  # Sunday
-        ("2024-03-10T21:00", MarketState.PRE_OPEN),  # 17:00 New York, an hour before the week's open
-        ("2024-03-10T22:00", MarketState.OPEN),
-        ("2024-03-11T21:00", MarketState.CLOSED),  # the daily halt
-        ("2024-03-11T21:44", MarketState.CLOSED),
-        ("2024-03-11T21:45", MarketState.PRE_OPEN),
-        ("2024-03-11T22:00", MarketState.OPEN),
-        ("2024-07-03T17:14", MarketState.OPEN),
-        ("2024-07-03T17:15", MarketState.CLOSED),  # an early close at 13:15
-        ("2024-07-03T21:00", MarketState.PRE_OPEN),  # and away for longer than the halt
-        ("2023-12-25T22:00", MarketState.PRE_OPEN),  # as the real file of that day has it
-    ],
-)
-def test_a_moment_is_closed_pre_open_or_open(time, state) -> None:
-    at = np.array([_ns(time)])
-    for start, end in (("2023-12-01", "2024-08-01"), (time, "2024-12-01")):  # wherever the range begins
-        found = sessions("cme_globex", _ns(start) - 3 * 3600 * 10**9, _ns(end))
-        assert state_of(found, at).tolist() == [state]
+def test_the_pre_open_before_a_session_does_not_depend_on_where_the_range_begins() -> None:
+    whole = sessions("cme_globex", _ns("2023-12-01"), _ns("2024-08-01"))
+    for i in range(0, len(whole.open_ns), 5):
+        alone = sessions("cme_globex", int(whole.open_ns[i]), int(whole.open_ns[i]) + 1)
+        assert (alone.trade_date[0], alone.pre_open_ns[0]) == (whole.trade_date[i], whole.pre_open_ns[i])
 
 
 LME = "zone=Europe/London open=01:00 close=19:00 days=mon,tue,wed,thu,fri closed=20241225,20241226 early=20241224@12:30 pre_open_minutes=15"
@@ -206,6 +190,7 @@ def test_a_calendar_of_ones_own_is_stated_in_words() -> None:
         ("zone=UTC open=01:00 close=24:01", "close = '24:01' cannot be used"),
         ("zone=UTC open=01:00 close=19:00 close=20:00", "'close=20:00' is none of"),
         ("zone=UTC open=01:00 close=19:00 lunch=12:00", "'lunch=12:00' is none of"),
+        ("zone=UTC open=01:00 close=19:00 closed=" + ",".join(["20240101"] * 20), "218 characters, and 200 at most can be kept"),
     ],
 )
 def test_a_calendar_that_cannot_be_used_is_refused_by_the_word(text, said) -> None:

@@ -10,7 +10,8 @@ from lob.actions import EndReason
 from sim.replay import replay
 from sim.run_data import RunData, load, summary_file
 from sim.summary import summarize
-from sim.verify import read_market, verify, verify_tables
+from sim.verify import verify, verify_tables
+from sim.verify_data import read_market
 from sim.verify_types import FAILED
 from tests.falsification.faults import get, keep, put
 from tests.window_days import DATES, HOUR, config_of, day_bounds, store_of_bars, store_of_days

@@ -177,7 +177,8 @@ def test_a_baseline_of_another_build_selector_or_days_is_refused(tmp_path, chang
 def test_a_silent_end_of_a_window_is_no_end_of_the_tape_when_the_store_goes_on(tmp_path):
     """The last minute of the window has no row; the store has later ones, which the run says and the verdict may look up."""
     from sim.run_data import load
-    from sim.verify import read_market, verify_tables
+    from sim.verify import verify_tables
+    from sim.verify_data import read_market
 
     store = synthetic_store(tmp_path, events=6_000)
     run = load(replayed(store, tmp_path / "runs", minutes=60, clock="10s", lanes=2).run_dir)

@@ -15,7 +15,8 @@ import torch
 from lob.calendar import session_bounds
 from sim.run_data import RunData, load
 from sim.train import train
-from sim.verify import read_market, verify, verify_tables
+from sim.verify import verify, verify_tables
+from sim.verify_data import read_market
 from sim.verify_types import render
 from tests.kills import KILLED, die_at_event, in_child
 from tests.replays import DATE, replayed, synthetic_store

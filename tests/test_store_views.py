@@ -115,6 +115,31 @@ def test_each_row_has_the_session_and_the_state_that_the_calendar_gives_its_time
     assert held == [{"instrument": "ESH4", "session_id": 20231226, "open_ns": T0, "close_ns": T0 + 23 * 3600 * 10**9}]
 
 
+MOMENTS = (
+    ("2023-12-25T22:00", "pre_open"),  # as the real file of that day has it
+    ("2024-03-10T20:59", "closed"),  # Sunday
+    ("2024-03-10T21:00", "pre_open"),  # 17:00 New York, an hour before the week's open
+    ("2024-03-10T22:00", "open"),
+    ("2024-03-11T21:00", "closed"),  # the daily halt
+    ("2024-03-11T21:44", "closed"),
+    ("2024-03-11T21:45", "pre_open"),
+    ("2024-03-11T22:00", "open"),
+    ("2024-07-03T17:14", "open"),
+    ("2024-07-03T17:15", "closed"),  # an early close at 13:15
+    ("2024-07-03T21:00", "pre_open"),  # and away for longer than the halt
+)
+
+
+@pytest.mark.parametrize("moments", [MOMENTS, *((moment,) for moment in MOMENTS)], ids=lambda moments: moments[0][0] + f" x{len(moments)}")
+def test_a_moment_is_closed_pre_open_or_open_whatever_else_the_store_holds(tmp_path, moments):
+    records = book_records(len(moments), 1)
+    for row, (time, _) in enumerate(moments):
+        records["ts_recv"][row] = records["ts_event"][row] = int(dt.datetime.fromisoformat(time + "+00:00").timestamp()) * 10**9
+    ingest_file(write_raw(tmp_path / "books", records), tmp_path / "S", open_source=raw())
+    found = query(connect(tmp_path / "S"), "select state from market.mbp_10_sessions order by row").to_pylist()
+    assert [row["state"] for row in found] == [state for _, state in moments]
+
+
 def test_market_views_hold_every_row_under_its_instrument(place):
     store, records, bars, _, _ = place
     found = answer("select instrument, date, count(*), sum(bid_sz_00), sum(price) from market.mbp_10 group by all order by all", store)

@@ -18,7 +18,8 @@ from lob.instruments import REGISTRY
 from lob.records import RECORDS
 from sim.ingest import ingest
 from sim.run_data import load
-from sim.verify import read_market, verify, verify_tables
+from sim.verify import verify, verify_tables
+from sim.verify_data import read_market
 from sim.verify_types import render
 from store.run_read import seal
 from tests.falsification.recorder import CUM
