@@ -288,14 +288,13 @@ def _stream(work: _Work, progress: Callable[[int], None] | None) -> tuple[int, d
 
 def _index_times(work: _Work, records: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """int64[n]: receive time, else event time, of each record."""
-    index = np.ascontiguousarray(records["ts_event"])
+    times = {name: np.ascontiguousarray(records[name]) for name in TIMES if name in (records.dtype.names or ())}
     late = np.zeros(len(records), bool)
-    for name in TIMES:
-        if name in (records.dtype.names or ()):
-            late |= (records[name] > _LAST_TIME) & (records[name] != UNDEFINED_TIMESTAMP)
+    for values in times.values():
+        late |= (values > _LAST_TIME) & (values != UNDEFINED_TIMESTAMP)
+    index = times["ts_event"]
     if has_receive_time(work.schema):
-        recv = np.ascontiguousarray(records["ts_recv"])
-        index = np.where(recv == UNDEFINED_TIMESTAMP, index, recv)
+        index = np.where(times["ts_recv"] == UNDEFINED_TIMESTAMP, index, times["ts_recv"])
     late |= index == UNDEFINED_TIMESTAMP
     if late.any():
         row = int(np.argmax(late))

@@ -117,16 +117,30 @@ def _widen(ranges: dict[tuple[str, int], tuple[int, int]], key: tuple[str, int],
 
 def _count_duplicates(quality: InstrumentQuality, records: np.ndarray, place: np.ndarray, table: np.ndarray) -> None:
     """Rows that equal the row before them in every byte."""
-    rows = np.require(records, requirements=["C"]).view(np.uint8).reshape(len(records), -1)
-    again = np.empty(len(rows), bool)
-    again[0] = rows[0].tobytes() == quality.last_row
-    # Few rows repeat the time of the row before them: only of those every byte is looked at.
-    times = records["ts_event"]
-    again[1:] = times[1:] == times[:-1]
-    near = np.flatnonzero(again[1:]) + 1
-    again[near] = (rows[near] == rows[near - 1]).all(axis=1)
+    words = _words(records)
+    again = np.zeros(len(words), bool)
+    _mark_repeats(words, again)
+    again[0] = words[0].tobytes() == quality.last_row
     np.add.at(table[:, _DUPLICATE], place[again], 1)
-    quality.last_row = rows[-1].tobytes()
+    quality.last_row = words[-1].tobytes()
+
+
+def _words(records: np.ndarray) -> np.ndarray:
+    """int64[n, words of a record]: the records' bytes; a copy where these are not aligned."""
+    words = np.require(records, requirements=["C", "A"]).view(np.int64).reshape(len(records), -1)
+    return words if words.flags.aligned else words.copy()
+
+
+@kernel_cpu
+def _mark_repeats(words, again):
+    """again[i]: row i is row i - 1, word by word up to the first that differs."""
+    for i in range(1, words.shape[0]):
+        same = True
+        for k in range(1, words.shape[1]):  # the event time first: the words before it are alike
+            if words[i, k] != words[i - 1, k]:
+                same = False
+                break
+        again[i] = same and words[i, 0] == words[i - 1, 0]
 
 
 def _note_traded(quality: InstrumentQuality, date: str, held: list[int], place: np.ndarray, records: np.ndarray) -> None:
@@ -148,9 +162,7 @@ def _note_traded(quality: InstrumentQuality, date: str, held: list[int], place: 
 def _count_rows(quality: InstrumentQuality, records: np.ndarray, place: np.ndarray, table: np.ndarray) -> None:
     if quality.schema == "mbo":
         records = _as_trades(records)
-    words = np.require(records, requirements=["C", "A"]).view(np.int64).reshape(len(records), -1)
-    if not words.flags.aligned:
-        words = words.copy()
+    words = _words(records)
     known, tick = quality.sessions is not None, quality.tick_e9 or 0
     none = np.empty(0, np.int64)
     opens, closes = (quality.sessions.open_ns, quality.sessions.close_ns) if quality.sessions is not None else (none, none)
